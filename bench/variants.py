@@ -45,6 +45,7 @@ from transformers import (
 
 from layerlab.model.build import build
 from layerlab.model.cost.cost import account
+from layerlab.system.model_cache import read_on
 from layerlab.variants.registry import home, variants
 
 SIZES = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
@@ -255,9 +256,9 @@ def decoder(name: str, layers: int, vocab: int, device: str, inner: int | None =
     @torch.inference_mode()
     def step() -> None:
         cache = DynamicCache(config=model.config)
-        token = model(prompt, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        token = read_on(model, prompt, cache).logits[:, -1:].argmax(-1)
         for _ in range(STEPS):
-            logits = model(token, past_key_values=cache, use_cache=True).logits
+            logits = read_on(model, token, cache).logits
             token = logits[:, -1:].argmax(-1)
 
     return step

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, modeling_utils
 
 import layerlab
 from layerlab.console.ending import run_app
@@ -62,7 +61,7 @@ def test_a_model_that_does_not_fit_while_it_is_loaded_ends_the_command_with_2(
     tiny, tmp_path, monkeypatch, capsys
 ):
     tiny("llama").save_pretrained(tmp_path / "model")
-    monkeypatch.setattr(nn.Module, "to", full)
+    monkeypatch.setattr(modeling_utils, "caching_allocator_warmup", full)
 
     def command(**_: Any) -> None:
         layerlab.inspect(tmp_path / "model", input_ids=[[1, 2, 3]], device="cpu", progress=False)

@@ -38,6 +38,7 @@ from layerlab.numerics.profiles.profile import list_profiles, load_profile
 from layerlab.numerics.recorded.explain import explain_record
 from layerlab.numerics.recorded.read_records import read_records
 from layerlab.numerics.recorded.recorded_gap import RecordedGap
+from layerlab.system.model_cache import cache_of, read_on
 
 STORIES = ROOT.parent / "shared" / "data" / "model-stories260K" / "hf"
 MODELS = {"llama": builtin.path("llama"), "pre-norm": builtin.path("pre-norm"), "stories": STORIES}
@@ -69,9 +70,9 @@ def score(model: Any, ids: Tensor, run: str) -> Tensor:
     """Return logits of all tokens of a text."""
     if run == "cached":
         first = model(input_ids=ids[None, :PROMPT], use_cache=True)
-        found, known = [first.logits], first.past_key_values
+        found, known = [first.logits], cache_of(first)
         for token in ids[PROMPT:]:
-            read = model(input_ids=token[None, None], past_key_values=known, use_cache=True)
+            read = read_on(model, token[None, None], known)
             found.append(read.logits)
         return torch.cat(found, dim=1)[0]
     with torch.autocast("cpu", torch.bfloat16, enabled=run == "autocast"):

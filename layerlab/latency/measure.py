@@ -21,6 +21,7 @@ from layerlab.latency.memory import cache_bytes, check_room, growth, weight_byte
 from layerlab.latency.paired_ratio import Ratio, Spread, paired_ratio, spread
 from layerlab.latency.parameter_matching import MatchedPair, MatchVerdict, judge, published_times
 from layerlab.system.hardware import machine, stopwatch, versions, with_threads
+from layerlab.system.model_cache import cache_of, read_on
 
 SCHEMA = 1
 Ids = Int[Tensor, "batch token"]
@@ -183,14 +184,14 @@ def generate(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> G
         out = model(input_ids=prompt, use_cache=True, **last)
         found = [out.logits[:, -1:].argmax(-1)]
         middle = clock()
-        cache = getattr(out, "past_key_values", None)
+        cache = cache_of(out)
         if cache is None:
             raise UserError(
                 f"{type(model).__name__} keeps no cache of keys and values, without which a step "
                 "is not timed; name a model that has one"
             )
         for _ in range(new - 1):
-            out = model(input_ids=found[-1], past_key_values=cache, use_cache=True, **last)
+            out = read_on(model, found[-1], cache, **last)
             found.append(out.logits[:, -1:].argmax(-1))
         end = clock()
     return Generation(torch.cat(found, 1), middle - start, end - middle, cache)

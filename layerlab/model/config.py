@@ -30,7 +30,7 @@ class LabConfig(PreTrainedConfig):
     """
 
     model_type = "layerlab"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     __no_type_check__ = True  # a file holds more than the fields: transformers checks them itself
 
     vocab_size: int = 8192

@@ -16,6 +16,7 @@ from layerlab.model.build import build
 from layerlab.model.cost.cost import account
 from layerlab.model.design import SIZES as NAMES
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.system.model_cache import read_on
 from layerlab.variants.registry import variant
 
 SIZES = {"width": 48, "layers": 3, "heads": 4, "vocab": 61, "context": 24}
@@ -85,7 +86,7 @@ def cache(model: LabForCausalLM) -> str:
     with torch.no_grad():
         # Single tokens and longer pieces, each of them after the other.
         pieces = [x[:, :1], x[:, 1:8], *x[:, 8:10].split(1, 1), *x[:, 10:].split(5, 1)]
-        steps = [model(one, past_key_values=state, use_cache=True) for one in pieces]
+        steps = [read_on(model, one, state) for one in pieces]
         return _apart(torch.cat([one.logits for one in steps], 1), model(x, use_cache=False).logits)
 
 

@@ -28,6 +28,7 @@ from layerlab.model.ecosystem.tensor_parallel_plan import tensor_plan
 from layerlab.model.init_weights import draw
 from layerlab.model.loss import causal_loss
 from layerlab.model.parametrization import Scale, scales, score_factor
+from layerlab.system.model_cache import CACHE, NAMES, cache_of
 from layerlab.variants.registry import part, require
 
 
@@ -48,18 +49,20 @@ class LabDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
         rotary: tuple[Tensor, Tensor] | None = None,
         ages: Tensor | None = None,
         past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         implementation: str = "sdpa",
         **extra: Any,
     ) -> tuple[Any, ...]:
+        cache = past_key_values if cache is None else cache
         flow = Flow(
             # Its place in a cache and nothing else: unread without one, so that compiled layers
             # are one graph for all and not one each.
-            layer=0 if past_key_values is None else self.number,
+            layer=0 if cache is None else self.number,
             carry=dict(zip(names, carry, strict=True)),
             mask=attention_mask,
             rotary=rotary,
             ages=ages,
-            cache=past_key_values,
+            cache=cache,
             implementation=implementation,
             extra=extra,
         )
@@ -75,7 +78,7 @@ class LabPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["LabDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = list(NAMES)
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -185,27 +188,23 @@ class LabModel(LabPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
+        cache = past_key_values if cache is None else cache
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
         # Where tokens are merely counted, none stands beside padding or another document's.
         counted = position_ids is None and not _is_padded(attention_mask)
         if position_ids is None:
-            position_ids = self._positions(inputs_embeds, attention_mask, past_key_values)
+            position_ids = self._positions(inputs_embeds, attention_mask, cache)
         if isinstance(attention_mask, dict):  # made beforehand for a static cache, by kind of layer
             attention_mask = attention_mask["full_attention"]
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-        )
+        mask = create_causal_mask(self.config, inputs_embeds, attention_mask, cache, position_ids)
         flow = Flow()
         hidden = self._embed(inputs_embeds, position_ids, flow)
         names, carry = tuple(flow.carry), list(flow.carry.values())
@@ -218,16 +217,15 @@ class LabModel(LabPreTrainedModel):
                 attention_mask=mask,
                 rotary=rotary,
                 ages=position_ids if self.convolutions and not counted else None,
-                past_key_values=past_key_values,
                 implementation=self.config._attn_implementation,
                 position_ids=position_ids,
+                **{CACHE: cache},
                 **kwargs,
             )
         flow = Flow(carry=dict(zip(names, carry, strict=True)))
         hidden = self.residual.close(hidden, flow)
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden), past_key_values=past_key_values
-        )
+        kept: dict[str, Any] = {CACHE: cache}
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), **kept)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Return the tied weights: what layers share is tied, with a tied head or not."""
@@ -287,6 +285,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         outputs = self.model(
@@ -296,6 +295,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            cache=cache,
             **kwargs,
         )
         kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
@@ -308,7 +308,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE: cache_of(outputs)},
         )

@@ -54,7 +54,7 @@ class CausalConvolution(nn.Module):
         if flow.layer >= len(layers) or not hasattr(layers[flow.layer], "update_conv_state"):
             raise UserError(
                 f"this {type(cache).__name__} keeps no earlier features, which a model with "
-                "convolutions needs; type past_key_values=DynamicCache(config=model.config)"
+                "convolutions needs; type cache=DynamicCache(config=model.config)"
             )
         kept: Tensor = cache.update_conv_state(
             x.transpose(1, 2), flow.layer, self.state, conv_kernel_size=self.kernel - 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from layerlab.system.hardware import is_out_of_memory
+from layerlab.system.model_cache import cache_name, cache_of, read_on
 
 # A shorter beginning is not worth a pass of its own.
 WORTH = 16
@@ -43,11 +44,11 @@ class Forward:
     ) -> None:
         self.model = model
         self.longest = longest
-        takes = inspect.signature(model.forward).parameters
-        self.share = share and "past_key_values" in takes
+        self._cache = cache_name(model) or ""
+        self.share = share and bool(self._cache)
         self.tokens = 0
         self.passed = 0
-        self._narrows = "logits_to_keep" in takes
+        self._narrows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._proven = False
 
     def __call__(self, ids: Tensor, need: int) -> Tensor:
@@ -93,7 +94,7 @@ class Forward:
             if cache is not None:
                 cache.batch_repeat_interleave(len(ids))
                 keep = ids.shape[1] - first
-                return self._run(ids[:, prefix:], keep, past_key_values=cache, use_cache=True)
+                return self._run(ids[:, prefix:], keep, use_cache=True, **{self._cache: cache})
         except Exception as error:  # of a cache of any family; the plain pass raises all others
             if is_out_of_memory(error):
                 raise
@@ -107,8 +108,7 @@ class Forward:
         """
         options: dict[str, Any] = {"logits_to_keep": 1} if self._narrows else {}
         empty = DynamicCache(config=self.model.config)
-        found = self.model(input_ids=ids, past_key_values=empty, use_cache=True, **options)
-        cache: Any = getattr(found, "past_key_values", None)
+        cache = cache_of(read_on(self.model, ids, empty, **options))
         plain = type(cache) is DynamicCache and all(
             type(layer).__name__ == "DynamicLayer" for layer in cache.layers
         )

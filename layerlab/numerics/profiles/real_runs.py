@@ -1,6 +1,5 @@
 """A model run by torch itself as a shipped profile says: what the emulation is held against."""
 
-import copy
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
+from layerlab.numerics.emulation.snapshot import copy_sharing
 from layerlab.numerics.profiles.profile import NumericsProfile
-from layerlab.numerics.profiles.token_scores import RunModel
+from layerlab.numerics.profiles.token_scores import LOGITS, RunModel
+from layerlab.system.model_cache import cache_of, read_on
 from layerlab.system.offload import is_offloaded, running_device
 from layerlab.system.torch_settings import evaluation_mode
 
@@ -57,10 +58,14 @@ def read_real(
         own = prepare_model(model, profile.runs, many=len(set(map(len, pieces))) > 1)
         for ids, prompt in zip(pieces, prompts or [1] * len(pieces), strict=True):
             try:
-                logits = run(own, ids, call, prompt)[0, :-1].double()
+                logits = run(own, ids, call, prompt)[0, :-1]
             except RuntimeError as error:
                 raise NotApplicable(_refuse(error)) from None
-            found.append(logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0])
+            # A page over a large vocabulary takes gigabytes in float64.
+            rows = max(LOGITS // (torch.float64.itemsize * logits.shape[-1]), 1)
+            for part, targets in zip(logits.split(rows), ids[1:].split(rows), strict=True):
+                scores = part.double().log_softmax(-1)
+                found.append(scores.gather(-1, targets[:, None])[:, 0])
     return torch.cat(found)
 
 
@@ -78,7 +83,7 @@ def prepare_model(model: nn.Module, runs: str, many: bool = False) -> nn.Module:
         NotApplicable: the model keeps the attention that it has.
     """
     dtype = torch.float32 if runs in WIDE else torch.bfloat16
-    own: Any = copy.deepcopy(model)
+    own: Any = copy_sharing(model)
     for one in own.parameters():
         # Buffers, as the frequencies of rotations, stay as they are when a model is loaded.
         one.data = one.data.to(dtype)
@@ -127,8 +132,8 @@ def read_in_chunks(model: nn.Module, ids: Tensor, sizes: Sequence[int]) -> Tenso
     """
     cache, found = None, []
     for part in ids.split(list(sizes)):
-        read: Any = model(input_ids=part[None], past_key_values=cache, use_cache=True)
-        cache = read.past_key_values
+        read = read_on(model, part[None], cache)
+        cache = cache_of(read)
         found.append(read.logits)
     return torch.cat(found, dim=1)
 

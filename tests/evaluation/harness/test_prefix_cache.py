@@ -80,7 +80,7 @@ def test_a_cache_that_gives_other_logits_is_not_used(model, monkeypatch):
     run = forward._run
 
     def wrong(ids: torch.Tensor, keep: int, **options: object) -> torch.Tensor:
-        return run(ids, keep, **options) + ("past_key_values" in options)
+        return run(ids, keep, **options) + ("use_cache" in options)
 
     monkeypatch.setattr(forward, "_run", wrong)
     agree(forward, batch([40, 40], 30), [40, 40], 1)

@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from layerlab.model.cost.cost import account
+from layerlab.system.model_cache import read_on
 from tests.model.exempt import bound
 from tests.model.small import small, tokens
 
@@ -56,7 +57,7 @@ def test_a_cache_keeps_beside_keys_and_values_what_the_account_says(name, option
     model = small(name, **options)
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(tokens(2, length), past_key_values=cache, use_cache=True)
+        read_on(model, tokens(2, length), cache)
     past = [state for layer in cache.layers for state in getattr(layer, "conv_states", {}).values()]
     assert bool(past) == (name != "llama")
     said = account(model.config.parse_spec(), model.config.shape()).cached

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from layerlab.system.model_cache import read_on
 from tests.model.exempt import bound
 from tests.model.small import TIGHT, kept, tokens
 
@@ -46,7 +47,7 @@ def test_padding_on_the_left_changes_nothing_with_a_cache(name):
     steps, seen = [], 0
     for piece in filled.split([7, 1, 2, 13, 1], 1):
         seen += piece.shape[1]
-        given = model(piece, attention_mask=mask[:, :seen], past_key_values=cache, use_cache=True)
+        given = read_on(model, piece, cache, attention_mask=mask[:, :seen])
         steps.append(given.logits)
     found = torch.cat(steps, 1)
     same(found[1:, PADDING:], model(x[1:, :-PADDING], use_cache=False).logits)

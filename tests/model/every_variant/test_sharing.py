@@ -16,6 +16,7 @@ from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import BlockSpec
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.system.model_cache import read_on
 from layerlab.variants.registry import part
 from tests.model.small import SIZES, shaken, small, tokens
 
@@ -64,9 +65,9 @@ def test_sharing_is_the_same_as_equal_layers(cached):
     model = shaken(small("llama", sharing="blocks"))
     plain, x = unshared(model), tokens()
     cache = DynamicCache(config=model.config) if cached else None
-    seen = [model(x[:, :9], past_key_values=cache, use_cache=cached).logits]
+    seen = [model(x[:, :9], cache=cache, use_cache=cached).logits]
     if cached:
-        seen.append(model(x[:, 9:], past_key_values=cache, use_cache=True).logits)
+        seen.append(read_on(model, x[:, 9:], cache).logits)
         assert cache is not None and len(cache.layers) == SIZES["layers"]
         assert {layer.get_seq_length() for layer in cache.layers} == {x.shape[1]}
     found = torch.cat(seen, 1)
@@ -123,9 +124,9 @@ def test_a_shared_convolution_keeps_a_past_for_every_layer():
     model, x = shaken(small("canon", sharing="blocks")), tokens()
     assert model.model.convolutions
     cache = DynamicCache(config=model.config)
-    steps = [model(x[:, :5], past_key_values=cache, use_cache=True).logits]
+    steps = [read_on(model, x[:, :5], cache).logits]
     for at in range(5, x.shape[1]):
-        steps.append(model(x[:, at : at + 1], past_key_values=cache, use_cache=True).logits)
+        steps.append(read_on(model, x[:, at : at + 1], cache).logits)
     torch.testing.assert_close(torch.cat(steps, 1), model(x).logits, rtol=0, atol=1e-11)
 
 

@@ -16,6 +16,7 @@ from transformers import (
 from layerlab.numerics.profiles.profile import load_profile
 from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.system.model_cache import cache_of, read_on
 from tests.numerics.recorded.recording import (
     CANDIDATES,
     EAGER,
@@ -109,9 +110,9 @@ def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(model, pieces):
 
     def read(ids: Tensor) -> Tensor:
         first = other(input_ids=ids[None, :prompt], use_cache=True)
-        found, known = [first.logits], first.past_key_values
+        found, known = [first.logits], cache_of(first)
         for token in ids[prompt:]:
-            found.append(other(input_ids=token[None, None], past_key_values=known).logits)
+            found.append(read_on(other, token[None, None], known).logits)
         return torch.cat(found, dim=1)[0]
 
     records = [

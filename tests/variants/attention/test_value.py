@@ -9,6 +9,7 @@ from transformers import DynamicCache
 
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.system.model_cache import read_on
 from tests.model.small import SIZES, shaken, small, tokens
 from tests.variants.option import carried
 
@@ -24,7 +25,7 @@ def values(model: LabForCausalLM, ids: Tensor) -> tuple[list[Tensor], list[Tenso
         for layer in model.model.layers
     ]
     cache = DynamicCache(config=model.config)
-    model(ids, past_key_values=cache, use_cache=True)
+    read_on(model, ids, cache)
     for handle in handles:
         handle.remove()
     return read, [layer.values for layer in cache.layers]

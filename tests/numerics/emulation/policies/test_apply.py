@@ -23,6 +23,7 @@ from layerlab.numerics.emulation.policies.apply import (
 )
 from layerlab.numerics.emulation.policies.attention_dtype import PREFIX, implementations
 from layerlab.numerics.emulation.policies.policy import Policy
+from layerlab.system.model_cache import cache_of, read_on
 from tests.measures.family import built
 
 ATTENTION = "*:attention"
@@ -181,11 +182,11 @@ def test_generation_with_a_cache_goes_on(family, keep):
     with torch.no_grad():
         whole = changed(ids, use_cache=False).logits
         first = changed(ids[:, :-1], use_cache=True)
-        last = changed(ids[:, -1:], past_key_values=first.past_key_values).logits
+        last = read_on(changed, ids[:, -1:], cache_of(first)).logits
     # Keys and values are the same; only sums may be taken in another order.
     wide = whole[:, -1].double()
     assert float((last[:, -1] - wide).norm() / wide.norm()) < 2.0**-6
-    cached = first.past_key_values.layers[0]
+    cached = cache_of(first).layers[0]
     assert {cached.keys.dtype, cached.values.dtype} == {torch.bfloat16}
 
 
