@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
@@ -50,6 +53,38 @@ def describe_unused(name: str, unused: list[str]) -> str:
         'm: its own settings of generation are not used: max_time, num_beams'
     """
     return f"{name}: its own settings of generation are not used: {', '.join(unused)}"
+
+
+def stop_at(model: Any, token: int) -> bool:
+    """Add a token to those that end what a model generates; return whether it was none of them.
+
+    Args:
+        model: that PEFT may have wrapped.
+
+    Raises:
+        UserError: one of its settings is no token id.
+    """
+    found = model.get_base_model() if hasattr(model, "get_base_model") else model
+    given = special_ids(found).get("eos_token_id", [])
+    ends = given if isinstance(given, list) else [given]
+    if token in ends:
+        return False
+    found.generation_config.eos_token_id = [*ends, token] if ends else token
+    make_savable(found)
+    return True
+
+
+def make_savable(model: Any) -> None:
+    """Let a model be saved with settings of generation that were changed.
+
+    As long as they are what was loaded, transformers saves what it refuses in others: settings
+    that do nothing beside the rest, such as a temperature without do_sample. Many models come with
+    such.
+    """
+    given = model.generation_config
+    with TemporaryDirectory() as folder:
+        given.to_json_file(Path(folder, GENERATION_CONFIG_NAME))
+        model.generation_config = type(given).from_pretrained(folder)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from layerlab.loading.generation import ignore_settings, list_unused, special_ids
+from layerlab.loading.generation import ignore_settings, list_unused, special_ids, stop_at
 from tests.evaluation.candidate import candidate
 from tests.support.refused import refusal
 
@@ -42,3 +42,13 @@ def test_what_is_not_used_is_named():
     assert list_unused(model_with(max_time=0.5, repetition_penalty=1.5)) == [
         *("max_time", "repetition_penalty")
     ]
+
+
+@pytest.mark.parametrize(("ends", "wanted"), [(None, 5), (1, [1, 5]), ([1, 2], [1, 2, 5])])
+def test_a_model_that_stops_at_one_token_more_can_be_saved(ends, wanted, tmp_path):
+    """Its temperature does nothing without do_sample, as that of many models that are published."""
+    model = model_with(eos_token_id=ends, temperature=0.5)
+    assert stop_at(model, 5) and not stop_at(model, 5)
+    model.generation_config.save_pretrained(tmp_path)
+    found = GenerationConfig.from_pretrained(tmp_path)
+    assert (found.eos_token_id, found.temperature) == (wanted, 0.5)

@@ -6,6 +6,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from layerlab.errors import UserError
+from layerlab.loading.generation import make_savable
 
 # Beside all that are called something_token_id.
 LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
@@ -38,6 +39,8 @@ def renumber(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
                     "tokenizer that keeps it"
                 ) from error
             told.append(f"{name} of the {home}: {value} is now {now}")
+    if getattr(model, "generation_config", None) is not None:
+        make_savable(model)
     return tuple(told)
 
 

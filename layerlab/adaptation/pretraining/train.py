@@ -118,8 +118,6 @@ def pretrain(
     check_trained(model, find_trained_whole(model, lora) if lora else None)
     if lora and merge:
         check_mergeable(model, lora)
-    if reading.documents:
-        check_separation(model, "documents", "documents")
     block = block_of(model, section)
     updates = count_updates(section, block)
     given = {**section_arguments(section), **arguments}
@@ -127,6 +125,9 @@ def pretrain(
         stack.enter_context(quiet_libraries())
         settings = trainer_arguments(out, step_counts(updates), given, seed=seed, sharding=sharding)
         split_batch(settings, section.batch_size, "blocks")
+        if reading.documents:
+            micro = settings.per_device_train_batch_size
+            check_separation(model, "documents", "documents", micro)
         first = settings.process_index == 0
         if first:
             stack.enter_context(lock_folder(out))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -24,6 +25,9 @@ from layerlab.validation import short_repr
 PRIVATE = range(0xF0000, 0xFFFFE)
 TRIED = (Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?"))
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+# Some templates write today's date into every conversation, in a format of theirs.
+NOW = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+THEN = "{% macro strftime_now(format) %}{{ written_dates[format] }}{% endmacro %}"
 # For tokenizers that have none: plain words, so that no new token is needed.
 PLAIN = (
     "{{ bos_token or eos_token }}{% for message in messages %}"
@@ -76,8 +80,11 @@ class ChatTemplate:
         notes: how what a model is asked by differs from what it learns.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, day: date | None = None) -> None:
         """Find the template.
+
+        Args:
+            day: that it takes for today; the present one where it is left out.
 
         Raises:
             UserError: there is none, several of which none is the default, or it takes too much.
@@ -88,7 +95,11 @@ class ChatTemplate:
             message = next(iter(str(error).splitlines()))
             raise UserError(f"the tokenizer has no chat template to use: {message}") from None
         self.marked = bool(MARKED.search(self.text))
-        self._special = dict(tokenizer.special_tokens_map)
+        self._special: dict[str, Any] = dict(tokenizer.special_tokens_map)
+        formats = [found[1] for found in NOW.findall(self.text)]
+        if day is not None and formats:
+            self.text = THEN + self.text
+            self._special["written_dates"] = {one: day.strftime(one) for one in formats}
         check_work(
             lambda: self._render(TRIED, ""),
             "the chat template",
@@ -116,6 +127,19 @@ class ChatTemplate:
                 f"the chat template writes {short_repr(self._gap)} before an answer, but not where "
                 "it asks for one (add_generation_prompt): the model learns to write that too",
             )
+
+    def framing(self) -> tuple[str, ...]:
+        """Return a question, what begins its answer, and what ends that, as the template writes it.
+
+        All that the template may write is a question where it refuses the two turns that are tried.
+        """
+        try:
+            question = self._render(TRIED[:1], "")[0]
+            asked = self._render(TRIED[:1], "", prompt=True)[0]
+            head, foot = self._around(TRIED, 1, "")
+        except UserError:
+            return (self.text,)
+        return question, (asked if len(asked) > len(question) else head)[len(question) :], foot
 
     def render(
         self, turns: Sequence[Turn], location: str = "a conversation"
@@ -170,7 +194,8 @@ class ChatTemplate:
                 raise UserError(
                     "the chat template has no {% generation %} marks, and what the assistant says "
                     f"cannot be told without them: it writes turn {number + 1} of {location} "
-                    "differently in its place; put the marks around it in chat_template"
+                    "differently in its place; put the marks around it in chat_template, or take "
+                    "one that has them: trl.get_training_chat_template(tokenizer) knows many"
                 )
             # The blanks after the mark of its end belong to nobody.
             blanks = len(foot) - len(foot.rstrip()) if foot.strip() else 0

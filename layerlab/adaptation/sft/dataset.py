@@ -1,7 +1,9 @@
 """The dataset of instruction tuning: sources in tokens, distributed over the updates."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from hashlib import blake2b
 from typing import Any
 
@@ -28,6 +30,7 @@ class SFTDataset:
     Attributes:
         rows: of the whole stage, as many as fill its updates: pairs of a source and an example.
         notes: on the chat template.
+        closing: the token that ends an answer by it, where there is one.
     """
 
     section: SftSection
@@ -35,6 +38,7 @@ class SFTDataset:
     rows: Sequence[Sequence[tuple[int, int]]]
     collator: Collator = field(repr=False)
     notes: Sequence[str] = ()
+    closing: int | None = None
 
     @property
     def updates(self) -> int:
@@ -87,12 +91,14 @@ def prepare_dataset(
     section: SftSection,
     block: int,
     weights: Mapping[str, int | float] | None = None,
+    day: date | None = None,
 ) -> SFTDataset:
     """Encode all rows, and decide when each is read; what is held out of one is learned in none.
 
     Args:
         block: tokens of a row.
         weights: share of the tokens by source; None reads every row once in an epoch.
+        day: that a chat template takes for today.
 
     Raises:
         UserError: a source is empty or its rows cannot be used, or the weights name others.
@@ -100,7 +106,7 @@ def prepare_dataset(
     if not given:
         raise UserError("there is no source to learn from; give rows by the name of their source")
     with quiet_libraries():
-        encoder = Encoder(tokenizer)
+        encoder = Encoder(tokenizer, day)
         options: dict[str, Any] = {"block": block, "seed": section.seed}
         options["validation_fraction"] = section.validation_fraction
         drawn = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
@@ -121,7 +127,10 @@ def prepare_dataset(
     ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
     collator = Collator(filler, section.packing)
-    return SFTDataset(section, sources, rows, collator, encoder.notes)
+    closing = None
+    with suppress(UserError):  # of a template that refuses two plain turns
+        closing = encoder.closing()
+    return SFTDataset(section, sources, rows, collator, encoder.notes, closing)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from itertools import pairwise
 from random import SystemRandom
 
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.sft.chat_template import PRIVATE, ChatTemplate, RenderedConversation
-from layerlab.adaptation.sft.conversations import USER, Conversation, Turn
+from layerlab.adaptation.sft.conversations import ASSISTANT, USER, Conversation, Turn
 from layerlab.errors import UserError
 from layerlab.system.untrusted.limits import check_work
 from layerlab.tokenization.load import engine
@@ -57,19 +58,36 @@ class Encoder:
     is read as text, so nobody's words begin or end a turn.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, day: date | None = None) -> None:
         """Find the template.
+
+        Args:
+            day: that the template takes for today; the present one where it is left out.
 
         Raises:
             UserError: there is none.
         """
-        self.template = ChatTemplate(tokenizer)
+        self.template = ChatTemplate(tokenizer, day)
         self._engine = engine(tokenizer)
         self._bare = _bare(self._engine)
-        self._control = {
+        self._control = self._find_marks()
+
+    def _find_marks(self) -> dict[str, int]:
+        """Return the tokens that a text can only spell: special ones, and those that frame turns.
+
+        Others that a template writes, as `<think>`, stand in answers that it takes apart by them.
+        """
+        added = self._engine.get_added_tokens_decoder()
+        named = {token.content for token in added.values() if token.content.strip()}
+        question, *edges = self.template.framing()
+        framing = {name for name in named if name in question}
+        for edge in edges:  # behind the mark that begins or ends an answer stands what is its own
+            places = {edge.find(name): name for name in sorted(named, key=len) if name in edge}
+            framing |= {places[min(places)]} if places else set()
+        return {
             token.content: number
-            for number, token in self._engine.get_added_tokens_decoder().items()
-            if token.special or (token.content.strip() and token.content in self.template.text)
+            for number, token in added.items()
+            if token.special or token.content in framing
         }
 
     def check(self, rows: Sequence[Conversation]) -> None:
@@ -94,7 +112,9 @@ class Encoder:
             UserError: the template refuses it, or cannot tell what the assistant says.
         """
         turns, marks = self._hide_marks(given.turns)
-        ids, sides = self._encode(self.template.render(turns, given.location), marks)
+        rendered = self.template.render(turns, given.location)
+        _check_whole(rendered.text, marks, given.location)
+        ids, sides = self._encode(rendered, marks)
         last = np.flatnonzero(np.diff(sides, append=-1)) + 1
         ends = tuple(int(end) for end in last if sides[end - 1] >= 0)
         return Example(np.array(ids, np.int32), sides >= 0, ends)
@@ -107,10 +127,15 @@ class Encoder:
 
     def closing(self) -> int | None:
         """Return the token that ends the assistant's turn; None where its last one is a word."""
-        found = self.example(Conversation((Turn(USER, "a"), Turn("assistant", "b"))))
-        last = int(found.ids[found.ends[-1] - 1])
-        special = self._engine.get_added_tokens_decoder()
-        return last if last in special and special[last].content in self._control else None
+        found = self.example(Conversation((Turn(USER, "a"), Turn(ASSISTANT, "b"))))
+        closing, marks = None, {*self._control.values()}
+        # Behind what is said some templates write blanks too, or the end of the whole text.
+        for one in found.ids[found.answer].tolist()[::-1]:
+            if one in marks:
+                closing = one
+            elif self._engine.decode([one], skip_special_tokens=False).strip():
+                break
+        return closing
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -166,6 +191,21 @@ def _places(text: str, marks: Sequence[str]) -> list[slice]:
             found.append(slice(at, at + len(mark)))
         at += len(mark) or 1
     return found[::-1]
+
+
+def _check_whole(text: str, marks: str, location: str) -> None:
+    """Refuse a row of which a template takes a text apart at a mark that the text only spells.
+
+    Raises:
+        UserError: it does.
+    """
+    found = "".join(sign for sign in text if sign in marks)
+    if found != marks * (len(found) // 2):
+        raise UserError(
+            f"{location}: the chat template takes a text apart at a special token that stands in "
+            "it, so that nobody knows what is the template's; leave that row out, or use another "
+            "chat_template"
+        )
 
 
 def _show(

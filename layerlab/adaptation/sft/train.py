@@ -35,6 +35,7 @@ from layerlab.adaptation.trainer.resume import (
     MIXTURE,
     build_trainer,
     check_same_plan,
+    find_day,
     remember_plan,
     resume,
 )
@@ -43,6 +44,7 @@ from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.adaptation.trainer.stage_trainer import whole_model
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.loading.batching import Batching, find_batching
+from layerlab.loading.generation import stop_at
 from layerlab.model.loss import IGNORED, causal_loss
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.recipes.training_sections import Sharding
@@ -162,18 +164,26 @@ def tune(
     note = add_plain_template(tokenizer)
     notes = (note,) if note else ()
     block = block_of(model, section)
-    if section.packing:
-        check_separation(model, "packed conversations", "packing")
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         settings = trainer_arguments(out, {}, given, seed=section.seed, sharding=sharding)
         split_batch(settings, section.batch_size, "rows")
+        if section.packing:
+            micro = settings.per_device_train_batch_size
+            check_separation(model, "packed conversations", "packing", micro)
         first = settings.process_index == 0
         if first:
             stack.enter_context(lock_folder(out))
             check_own(out)
-        found = prepare_dataset(tokenizer, rows, section, block, weights)
+        found = prepare_dataset(tokenizer, rows, section, block, weights, find_day(out))
+        if found.closing is not None and stop_at(model, found.closing):
+            notes = (
+                *notes,
+                f"an answer ends with {tokenizer.convert_ids_to_tokens(found.closing)}, which did "
+                "not end what the model generates: it was added to eos_token_id of its "
+                "generation_config.json",
+            )
         for name, value in step_counts(found.updates).items():
             setattr(settings, name, given.get(name, value))
         if first:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from layerlab.validation import short_repr
 RESULT, BEGINNING = "result.json", "beginning"
 PLANNED = "plan"  # the entry of what a run left with the hash of its plan
 MIXTURE = "mixture"  # the entry of a plan with the sources, in words
+DAY = "day"  # the entry of a plan with the day that its run began on
 
 
 def check_same_plan(
@@ -45,7 +47,7 @@ def check_same_plan(
         UserError: the folder holds a run that was begun with something else.
     """
     told = {name: str(value) for name, value in sorted(arguments.items())}
-    plan = json.loads(json.dumps({**plan, "arguments": told}))
+    plan = json.loads(json.dumps({**plan, DAY: str(find_day(out)), "arguments": told}))
     file = out / PLAN
     if not file.is_file():
         content = {**plan, BEGINNING: beginning}
@@ -54,7 +56,8 @@ def check_same_plan(
     kept = _read_plan(out)
     if BEGINNING in kept:  # as in every run but those of earlier versions
         _check_same_beginning(out, kept[BEGINNING], beginning)
-    kept.setdefault(MIXTURE, plan.get(MIXTURE))  # earlier versions did not keep it
+    for one in (MIXTURE, DAY):  # earlier versions did not keep them
+        kept.setdefault(one, plan.get(one))
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
         raise UserError(
             f"{out} holds a run with another {other[0]} ({short_repr(kept.get(other[0]))}, not "
@@ -71,6 +74,16 @@ def _check_same_beginning(out: Path, kept: Any, beginning: Mapping[str, str | No
         )
 
 
+def find_day(out: Path) -> date:
+    """Return the day that a run began on, whatever day it is gone on with: rows may have its date.
+
+    Raises:
+        UserError: the plan of the run cannot be read.
+    """
+    kept = _read_plan(out) if (out / PLAN).is_file() else {}
+    return date.fromisoformat(str(kept[DAY])) if DAY in kept else date.today()
+
+
 def hash_plan(out: Path) -> str:
     """Return a hash of a run's plan and beginning, by which what it left is known for its own."""
     return digest_of(_read_plan(out))
@@ -81,6 +94,7 @@ def _read_plan(out: Path) -> dict[str, Any]:
         found = read_json(out / PLAN)
         if not isinstance(found, dict):
             raise ValueError("it is no table")
+        date.fromisoformat(str(found.get(DAY, date.min)))
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot read {out / PLAN}: {one_line(error)}; remove {out}, or name another folder"

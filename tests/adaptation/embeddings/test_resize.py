@@ -213,11 +213,12 @@ def test_a_padded_vocabulary_stays_padded(rows, wanted, tiny):
         assert torch.equal(model.lm_head.weight[row], head[-1])
 
 
-def test_pruning_slices_rows_and_moves_special_ids(made):
+def test_pruning_slices_rows_and_moves_special_ids(made, tmp_path):
     model = made(OLD)
     model.config.eos_token_id, model.config.bos_token_id = 0, 3
     model.generation_config.eos_token_id = [0, 3]
     model.generation_config.suppress_tokens = [3, 10]
+    model.generation_config.temperature = 0.5  # without do_sample, as in many published models
     kept = [10, 0, *range(20, 60)]
     new = chosen(kept)
     model = model.double()
@@ -233,6 +234,7 @@ def test_pruning_slices_rows_and_moves_special_ids(made):
     assert model.generation_config.eos_token_id == [1]
     assert model.generation_config.suppress_tokens == [0]
     assert "bos_token_id of the config: 3 is now None" in found.summary()
+    model.generation_config.save_pretrained(tmp_path)
 
 
 def chosen(kept: list[int]) -> PreTrainedTokenizerFast:

@@ -95,6 +95,54 @@ def test_a_mark_in_a_text_is_no_mark():
     assert ENCODERS["chatml"].closing() == end
 
 
+# As Qwen3: what stands before `</think>` in an answer is a thought, whose marks it writes itself.
+THINKING = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{% set parts = m.content.split('</think>') %}{% generation %}{{ '<think>' }}"
+    "{{ parts[0].split('<think>')[-1] if parts[1:] else '' }}"
+    "{{ '</think>' + parts[-1] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+THOUGHT = talk("say <think>", "<think>hello</think>hello there", "a <|im_end|>", "b</think>")
+
+
+def thinker(*, special: bool) -> PreTrainedTokenizerFast:
+    words = speaker(THINKING)
+    words.add_tokens(["<think>", "</think>"], special_tokens=special)
+    return words
+
+
+def test_marks_within_an_answer_are_the_tokens_that_its_template_writes():
+    words = thinker(special=False)
+    found = Encoder(words).example(THOUGHT)
+    begin, end, turn = words.convert_tokens_to_ids(["<think>", "</think>", "<|im_end|>"])
+    assert said(words, found) == [
+        "<think>hello</think>hello there<|im_end|>",
+        "<think>b</think><|im_end|>",
+    ]
+    assert [int((found.ids == one).sum()) for one in (begin, end, turn)] == [3, 2, 4]
+    spelled = Conversation((*THOUGHT.turns[:2],))
+    theirs = words.apply_chat_template(spelled.messages())
+    assert Encoder(words).example(spelled).ids.tolist() == theirs["input_ids"]
+
+
+def test_a_text_that_a_template_takes_apart_at_a_special_token_is_refused():
+    words = thinker(special=True)
+    with pytest.raises(UserError, match="a conversation: the chat template takes a text apart"):
+        Encoder(words).example(THOUGHT)
+    plain = talk("say <think>", "hello")
+    assert words.convert_tokens_to_ids("<think>") in Encoder(words).example(plain).ids
+
+
+@pytest.mark.parametrize("behind", ["'\n'", "'\n' + eos_token"])
+def test_an_answer_ends_with_its_own_token_whatever_a_template_writes_behind(behind):
+    blank = CHATML.replace("'<|im_end|>' }}{% endg", f"'<|im_end|>' + {behind} }}}}{{% endg")
+    encoder = Encoder(words := speaker(blank))
+    assert encoder.closing() == words.convert_tokens_to_ids("<|im_end|>")
+    assert encoder.notes == ()
+
+
 def test_turns_that_do_not_fit_are_left_out_from_the_end():
     found = ENCODERS["chatml"].example(talk("a", "b", "c", "d"))
     first, second = found.ends

@@ -8,7 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import flash_attention_mask
+from transformers.modeling_flash_attention_utils import _is_packed_sequence
 
 from layerlab import build
 from layerlab.adaptation.sft.dataset import answer_loss
@@ -38,7 +46,7 @@ FAMILIES = {
 }
 OURS = ("llama", "pangu-pi", "history-3", "canon")
 BOTH = ("sdpa", "eager")
-PACKED = ("packed conversations", "packing")
+PACKED = ("packed conversations", "packing", 4)
 
 
 def made(name: str, implementation: str = "sdpa") -> Any:
@@ -149,6 +157,25 @@ def test_a_model_whose_positions_alone_start_again_is_refused():
 
     model.forward = seeing
     refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
+
+
+def flatten(module: Any, query: Any, key: Any, value: Any, mask: Any, **rest: Any) -> Any:
+    """Attention that restarts where flash attention of transformers does, without its kernels."""
+    positions, rows = rest.pop("position_ids"), len(query)
+    mask = torch.ones(query.shape[2], query.shape[2], device=query.device).tril().bool()[None, None]
+    if _is_packed_sequence(positions, rows):
+        own = (positions == 0).cumsum(-1)
+        mask = mask & (own[:, None, :, None] == own[:, None, None, :])
+    return sdpa_attention_forward(module, query, key, value, mask, **rest)
+
+
+def test_attention_that_restarts_in_a_pass_of_one_row_alone_is_refused_for_more():
+    AttentionInterface.register("flattened", flatten)
+    AttentionMaskInterface.register("flattened", flash_attention_mask)
+    model = made("llama", "flattened")
+    check_separation(model, *PACKED[:2], 1)
+    error = refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
+    assert "; set micro_batch_size to 1, packing to false, or" in error
 
 
 def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny):

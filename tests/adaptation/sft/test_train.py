@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
 from layerlab.adaptation.sft.train import SftResult, tune
+from layerlab.adaptation.trainer import resume
 from layerlab.adaptation.trainer.own_folder import BEGUN
 from layerlab.experiments.executors.process import ranks
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
-from tests.adaptation.spoken import speaker, talk
+from tests.adaptation.spoken import CHATML, speaker, talk
 from tests.support.forked import Forked
 from tests.support.refused import refusal, refuses
 
@@ -109,6 +111,8 @@ def test_answers_are_learned_and_counted(done):
     )
     again = AutoModelForCausalLM.from_pretrained(done.folder / "model")
     assert same(again, done.model) and not done.model.training
+    assert again.generation_config.eos_token_id == WORDS.convert_tokens_to_ids("<|im_end|>")
+    assert "an answer ends with <|im_end|>, which did not end what the model" in done.notes[0]
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(done, tmp_path, monkeypatch):
@@ -275,6 +279,28 @@ def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path):
     found = tune(fresh(), words, ROWS, out=tmp_path / "run", section=SECTION, **HERE)
     assert "was given the plain one" in found.notes[0] and words.pad_token is None
     assert "### Assistant" in (tmp_path / "run" / "model" / "chat_template.jinja").read_text()
+
+
+class Later(date):
+    @classmethod
+    def today(cls) -> "Later":
+        return cls(2099, 1, 1)
+
+
+@pytest.mark.full
+def test_a_run_goes_on_another_day_with_the_date_that_it_began_on(tmp_path, monkeypatch):
+    words = speaker("{{ strftime_now('%Y-%m-%d %f') }}" + CHATML)
+    section = BLOCKS.model_copy(update={"num_train_epochs": 1.0})
+
+    def again() -> SftResult:
+        return tune(fresh(), words, ROWS, out=tmp_path / "run", section=section, **HERE)
+
+    done = again()
+    monkeypatch.setattr(resume, "date", Later)
+    assert same(again().model, done.model)
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["day"] == str(date.today())
+    (tmp_path / "run" / "plan.json").write_text('{"day": "soon"}')
+    assert "cannot read" in refusal(again)
 
 
 def test_what_cannot_be_is_said_in_one_line(tmp_path):
