@@ -43,7 +43,7 @@ from layerlab.records.checkpoint_names import remove_partials
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import PAGE, render
 from layerlab.system.files import File, write_file
-from layerlab.system.hardware import explain_memory
+from layerlab.system.hardware import explain_memory, release_memory
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.signals import hear_interruptions
@@ -265,6 +265,8 @@ def _ask(
                     if len(question.arithmetics) > 1:
                         with quiet_libraries(), arithmetic.running(loaded):
                             arm["perplexity"] = perplexity(loaded)
+            del loaded, sit  # the next model gets the memory of this one
+            release_memory()
     content = _sum(question, arms, records, left_out)
     content["remarks"] = [*content["remarks"], *dict.fromkeys(notes)]
     return (

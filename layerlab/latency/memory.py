@@ -110,3 +110,5 @@ def _hold(cache: Any) -> Iterator[Tensor]:
             found = getattr(layer, name, None)
             each = found.values() if isinstance(found, dict) else [found]
             yield from (one for one in each if isinstance(one, Tensor))
+    # MiniMax has the states of its linear attention beside its layers.
+    yield from (one for one in getattr(cache, "linear_cache", ()) if isinstance(one, Tensor))

@@ -167,6 +167,17 @@ def test_something_that_is_no_model_is_one_clear_line(model, said):
         layerlab.inspect(model, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_what_holds_a_model_is_told_where_it_lies(tiny):
+    peft = pytest.importorskip("peft")
+    compiled = torch.compile(tiny("llama"), backend="eager")
+    adapted = peft.get_peft_model(tiny("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+    for holder, way in ((compiled, r"_orig_mod"), (adapted, r"get_base_model\(\)")):
+        for given in (holder, ["llama", holder]):
+            with pytest.raises(UserError, match=rf": give model\.{way}$"):
+                layerlab.inspect(given, progress=False)
+
+
 @pytest.mark.full
 def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path, monkeypatch):
     tiny("llama").save_pretrained(tmp_path)
@@ -274,3 +285,15 @@ def test_heads_of_two_attentions_in_a_block_are_told_apart():
     for name in ("attention", "spectrum"):
         heads = found.frame(name).groupby("layer")["head"].apply(sorted)
         assert heads.tolist() == [[*range(8)]] * 2
+
+
+@pytest.mark.parametrize(("family", "severity"), [("gemma2", "info"), ("gemma", "warning")])
+def test_a_large_score_is_a_remark_only_where_the_model_caps_it(family, severity):
+    model = built(family)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data.mul_(2500)
+    found = layerlab.inspect(
+        model, input_ids=torch.arange(3, 15)[None], measures=["attention"], progress=False
+    )
+    scores = [one for one in found.findings if one.id.startswith("score")]
+    assert [one.severity for one in scores] == [severity]

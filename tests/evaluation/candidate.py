@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import processors
@@ -57,6 +57,14 @@ output_type: generate_until
 process_results: !function reader.written
 generation_kwargs: {until: ["\\n"], do_sample: false, max_gen_toks: 8}
 """
+
+
+class Writing(NamedTuple):
+    """A text to be gone on with."""
+
+    doc_id: int
+    args: tuple[str, dict[str, Any]]
+    request_type: str = "generate_until"
 
 
 @cache

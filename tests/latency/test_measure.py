@@ -21,6 +21,7 @@ from layerlab.latency.memory import cache_bytes, cache_numbers, growth, weight_b
 from layerlab.latency.parameter_matching import pair
 from layerlab.latency.table import timetable
 from layerlab.model.cost.cost import account
+from tests.families import recipe
 from tests.support.refused import refusal, refuses
 
 SMALL = LatencyConfig(context=5, new=4, repetitions=6, batch=2)
@@ -267,3 +268,15 @@ def test_a_model_without_a_cache_is_refused(tiny):
 
     with pytest.raises(UserError, match="keeps no cache of keys and values, without which"):
         generate(Bare(), torch.zeros(1, 4, dtype=torch.long), 3, lambda: 0.0)
+
+
+def test_states_of_linear_attention_are_memory_of_the_cache():
+    model = recipe.build("minimax").eval()
+    config: Any = model.config
+    found = generate(model, torch.ones(2, 4, dtype=torch.long), 3, lambda: 0.0)
+    linear = config.layer_types.count("linear_attention")
+    full, width = len(config.layer_types) - linear, config.head_dim
+    state = config.num_attention_heads * width**2
+    kept = 2 * config.num_key_value_heads * width * 6  # keys and values of six tokens
+    assert linear and full
+    assert cache_bytes(found.cache) == 4 * 2 * (linear * state + full * kept)

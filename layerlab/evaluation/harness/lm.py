@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from layerlab.evaluation.harness.model_checks import (
+    find_unended,
     list_appended,
+    list_ends,
     max_length,
     prepare_tokenizer,
     record_logits,
@@ -77,6 +79,7 @@ class HarnessModel(HFLM):
                 batch_size=self.rows,
                 max_length=max_length(subject),
             )
+        self._device = subject.device  # weights that wait elsewhere lie on none
         self.scoring = scoring
         self._subject = subject
         several = share and self.rows > 1
@@ -94,6 +97,7 @@ class HarnessModel(HFLM):
         self._rendered = False
         self._need = 1
         self._appended = list_appended(self.tokenizer)
+        self._ends = [self.eot_token_id, *list_ends(subject.model)]
         self._encoded = functools.lru_cache(maxsize=8192)(self._encode_open)
 
     def tok_encode(self, string: str, *args: Any, **options: Any) -> list[int]:
@@ -316,13 +320,15 @@ class HarnessModel(HFLM):
         return found
 
     def _write_alone(
-        self, found: Tensor, close: Sequence[Tensor], context: Tensor, **options: Any
+        self, found: Tensor, close: Tensor | None, context: Tensor, **options: Any
     ) -> Tensor:
         """Write again by itself each answer in which another batch could choose another token."""
-        if len(context) == 1 or not close or options.get("do_sample"):
-            return found
+        again: list[int] = []
+        if close is not None and len(context) > 1 and not options.get("do_sample"):
+            again = close.nonzero().flatten().tolist()
+        self.step(len(context) - len(again))
         new = options["max_length"] - context.shape[1]
-        for row in close[0].nonzero().flatten().tolist():
+        for row in again:
             kept = options["attention_mask"][row].bool()
             own = context[row][kept][None]
             mask = torch.ones_like(own)
@@ -332,27 +338,31 @@ class HarnessModel(HFLM):
             found = pad(found, (0, wide), value=self.eot_token_id)
             found[row, context.shape[1] :] = self.eot_token_id
             found[row, context.shape[1] : context.shape[1] + len(text)] = text
+            self.step(1)
         return found
 
-    def _write(self, context: Tensor, **options: Any) -> tuple[Tensor, list[Tensor]]:
+    def _write(self, context: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
         """Write answers, and return which another batch could turn; none is one behind a NaN."""
         with record_logits(self.model, self._apart, options.get("num_beams") or 1) as noted:
             found = super()._model_generate(context, **options)
-        broken, close = noted
-        for rows in broken:
-            kept = zip(context[rows], options["attention_mask"][rows].bool(), strict=True)
-            self._broken |= {tuple(own[mask].tolist()) for own, mask in kept}
-            found[rows, context.shape[1] :] = self.eot_token_id
-            close[0] &= ~rows
-        return found, close
+        written = found[:, context.shape[1] :]
+        ends = torch.isin(written, torch.tensor(self._ends, device=found.device))
+        # A batch goes on until all its rows have ended.
+        written[(ends.cumsum(1) - ends.long()) > 0] = self.eot_token_id
+        if not noted[0]:
+            return found, None
+        rule = {"ends": self._ends, "stop": options["stop"], "decode": self.tok_decode}
+        broken, close = (find_unended(written, one[0], **rule) for one in noted)
+        kept = zip(context[broken], options["attention_mask"][broken].bool(), strict=True)
+        self._broken |= {tuple(own[mask].tolist()) for own, mask in kept}
+        written[broken] = self.eot_token_id
+        return found, close & ~broken
 
     def _model_generate(self, context: Any, **options: Any) -> Any:
         check_ids(context, self._subject, "a question")
         with ignore_settings(self.model):
             found, close = self._write(context, **options)
-            found = self._write_alone(found, close, context, **options)
-        self.step(len(context))
-        return found
+            return self._write_alone(found, close, context, **options)
 
 
 def _ask(
@@ -370,7 +380,7 @@ def _first_rows(subject: LoadedModel, share: bool) -> int:
     """Return how many rows the first batch has where memory decides."""
     if not share:
         return ROWS_EMULATED
-    return ROWS_ON_CPU if subject.model.device.type == "cpu" else ROWS
+    return ROWS_ON_CPU if subject.device.type == "cpu" else ROWS
 
 
 def load_tasks(

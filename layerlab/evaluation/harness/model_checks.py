@@ -1,21 +1,24 @@
 """Checks of a model for the engine: a tokenizer, a longest input, logits that are numbers."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.settle import close_rows
+from layerlab.loading.generation import special_ids
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 
 # Of a model without a longest input, whose tokenizer names none either.
 UNBOUNDED = 2048
 ENDLESS = 1 << 40  # what tokenizers write for no limit is more than this
+NEVER = 1 << 40  # tokens before what does not come
 
 
 def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
@@ -66,6 +69,12 @@ def list_appended(tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
     return list(found["input_ids"][own[-1] + 1 :]) if own else []
 
 
+def list_ends(model: Any) -> list[int]:
+    """Return the ids of the tokens that end a text, as a model's settings name them."""
+    found = special_ids(model).get("eos_token_id", [])
+    return [found] if isinstance(found, int) else list(found)
+
+
 def max_length(subject: LoadedModel) -> int:
     """Return how many tokens a model reads at once."""
     if subject.context is not None:
@@ -78,29 +87,61 @@ def max_length(subject: LoadedModel) -> int:
 def record_logits(
     model: Any, apart: float, beams: int = 1
 ) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Record which rows of a batch had a next-token logit of NaN or plus infinity, or two alike.
+    """Record when each row first had a next-token logit of NaN or plus infinity, or two alike.
 
     A logit of minus infinity only forbids its token.
 
     Args:
         apart: how far the two largest may be apart and be alike, as `settle.close_rows` has it.
-        beams: of each row, which the model is given one after the other.
+        beams: of each row, which the model is given one after the other; several change places,
+            and their rows are told from the beginning on.
 
     Yields:
-        Two lists that hold one truth value for each row once the model has been run.
+        Two lists that hold one whole number for each row once the model has been run: the tokens
+        that were written before, or `NEVER`.
     """
     broken: list[Any] = []
     close: list[Any] = []
+    written = 0
 
     def note(module: Any, given: Any, found: Any) -> None:
+        nonlocal written
         last = found.logits[:, -1]
         rows = (last.isnan() | last.isposinf()).any(dim=-1)
         for kept, noted in ((broken, rows), (close, close_rows(last, apart))):
             own = noted.unflatten(0, (-1, beams)).any(dim=1)
-            kept[:] = [kept[0] | own if kept else own]
+            now = torch.where(own, 0 if beams > 1 else written, NEVER)
+            kept[:] = [torch.minimum(kept[0], now) if kept else now]
+        written += 1
 
     handle = model.register_forward_hook(note)
     try:
         yield broken, close
     finally:
         handle.remove()
+
+
+def find_unended(
+    written: Tensor,
+    steps: Tensor,
+    *,
+    ends: Sequence[int],
+    stop: Sequence[str],
+    decode: Callable[[list[int]], str],
+) -> Tensor:
+    """Return which answers have not ended before a step, each before its own.
+
+    What a batch goes on to write behind the end of one of its rows is read by nobody.
+
+    Args:
+        written: row x token.
+        steps: of each row, as `record_logits` has them.
+        ends: tokens that end a text.
+        stop: texts that do.
+    """
+    found = steps < written.shape[1]
+    for row in found.nonzero().flatten().tolist():
+        before = written[row, : int(steps[row])].tolist()
+        text = decode(before)
+        found[row] = not {*before} & {*ends} and not any(one in text for one in stop)
+    return found

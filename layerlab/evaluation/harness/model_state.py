@@ -20,6 +20,7 @@ from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab.loading.weights.hash import hash_tensors
+from layerlab.system.offload import parameter
 from layerlab.system.untrusted.python_file import SHARED, hash_imports, read_imported
 
 # Their versions are said elsewhere; the code of others is known by its file.
@@ -54,6 +55,17 @@ def describe_state(model: nn.Module) -> list[str]:
     found.append(f"attention {values.describe(ALL_ATTENTION_FUNCTIONS.get(name))}")
     kinds = {type(module) for module in model.modules()} | values.kinds
     return found + sorted(_identify(kind) for kind in kinds if not _is_known(kind.__module__))
+
+
+def hash_offloaded(model: nn.Module) -> str:
+    """Return a hash of weights that are not in memory as a whole, read one by one."""
+    digest = hashlib.sha256()
+    for name in model.state_dict():
+        place, _, own = name.rpartition(".")
+        weight = parameter(model.get_submodule(place), own)
+        if weight is not None:
+            digest.update(str(hash_tensors([(name, weight)])).encode())
+    return f"sha256:offloaded:{digest.hexdigest()}"
 
 
 class _Values:

@@ -26,7 +26,7 @@ from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.model_checks import list_added, list_appended, max_length
-from layerlab.evaluation.harness.model_state import describe_state
+from layerlab.evaluation.harness.model_state import describe_state, hash_offloaded
 from layerlab.evaluation.harness.options import (
     Options,
     describe_added,
@@ -242,9 +242,7 @@ class EvaluationRun:
             about["state"] = describe_state(model)
         told = describe_tokenizer(tokenizer) + json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
-        # Weights that are not in memory as a whole are known by where they came from.
-        identity = self.weights or f"{self.subject.source} {self.subject.revision}"
-        return f"{identity} {digest} {model.dtype}"
+        return f"{self.weights or hash_offloaded(model)} {digest} {model.dtype}"
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
         options = self.options

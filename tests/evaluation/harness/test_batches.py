@@ -13,6 +13,7 @@ from tests.evaluation.candidate import (
     CHOICE,
     LEAF,
     WRITTEN,
+    Writing,
     candidate,
     question,
     task_folder,
@@ -110,3 +111,48 @@ def test_an_emulated_scale_is_that_of_one_question(shelf, tmp_path, format):
 def answers(samples: Path) -> list[float]:
     rows = map(json.loads, samples.read_text("utf-8").splitlines())
     return [sum_ for row in rows for sum_, _ in row["responses"]]
+
+
+@pytest.mark.parametrize("ends", ["model", "stop", "tokenizer"])
+def test_an_answer_that_has_ended_is_not_watched_and_grows_no_longer(ends):
+    """The batch goes on for another row, and nobody reads what it writes behind the end."""
+    subject, passes = candidate(64), []
+    words = subject.tokenizer
+    assert words is not None
+    if ends != "model":
+        subject.model.generation_config.eos_token_id = None
+    prompts = ["Which number? one", "Which number comes after? two"]
+    last = words(prompts[0])["input_ids"][-1]
+    end = words("\n")["input_ids"] if ends == "stop" else [words.eos_token_id]
+    answers = {
+        True: words("three")["input_ids"] + end,
+        False: words("A. two B. three C. four")["input_ids"],
+    }
+
+    def steer(module: Any, args: Any, given: Any, found: Any) -> None:
+        """Behind its end the first has alike logits, and then one that is no number."""
+        ids = given["input_ids"]
+        if ids.shape[1] > 1:
+            passes.append([row[-1] == last for row in ids.tolist()])
+        steps[0] = 0 if ids.shape[1] > 1 else steps[0] + 1
+        for row, first in enumerate(passes[-1]):
+            wanted, logits = answers[first], found.logits[row, -1]
+            logits[:] = 0.0
+            if steps[0] < len(wanted):
+                logits[wanted[steps[0]]] = 9.0
+            elif first and steps[0] > len(wanted):
+                logits[5] = float("nan")
+
+    steps = [0]
+    subject.batching("left")
+    engine = HarnessModel(subject, batch=4, scoring="gen")
+    handle = subject.model.register_forward_hook(steer, with_kwargs=True)
+    size = len(answers[False])
+    assert size > len(answers[True]) + 2
+    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": size}
+    found = engine.generate_until(
+        [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
+    )
+    handle.remove()
+    assert found == ["three", "A. two B. three C. four"]
+    assert engine.unsound == set() and len(passes) == 1

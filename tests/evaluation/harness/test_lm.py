@@ -16,6 +16,7 @@ from tests.evaluation.candidate import (
     CHOICE,
     LEAF,
     WRITTEN,
+    Writing,
     candidate,
     question,
     task_folder,
@@ -257,14 +258,6 @@ def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path, begins):
         assert given == pytest.approx(total, rel=1e-5)
 
 
-class Writing(NamedTuple):
-    """A text to be gone on with."""
-
-    doc_id: int
-    args: tuple[str, dict[str, Any]]
-    request_type: str = "generate_until"
-
-
 @pytest.mark.parametrize("beams", [1, 2])
 def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams):
     subject = candidate(64)
@@ -309,12 +302,15 @@ def test_an_answer_that_is_written_again_alone_is_watched_too():
 
     handle = subject.model.register_forward_hook(spoil, with_kwargs=True)
     engine = HarnessModel(subject, batch=4, scoring="gen")
+    told: list[int] = []
+    engine.step = told.append
     options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 8}
     answers = engine.generate_until(
         [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
     )
     handle.remove()
     assert sizes == {1, 2} and engine.unsound == {0} and answers[0] == ""
+    assert told == [1, 1]
 
 
 def test_four_labels_take_one_pass(folder):

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import accelerate
 import pytest
+import torch
 
 import layerlab
 
@@ -65,3 +67,18 @@ def test_a_class_or_a_tokenizer_that_was_changed_in_between_is_asked_anew(
     monkeypatch.setattr(words, "encode", lambda text, **options: read(text.upper(), **options))
     told()
     assert len(list((tmp_path / "out" / "leaves").iterdir())) == files + 1
+
+
+@pytest.mark.full
+def test_weights_that_wait_elsewhere_are_asked_and_known_by_their_numbers(shelf, tmp_path):
+    """The other's differ only at a token that the trial of a model does not read."""
+
+    def put(row: int) -> Any:
+        model = candidate(512).model
+        with torch.no_grad():
+            model.get_input_embeddings().weight[row] += 1
+        return accelerate.cpu_offload(model, torch.device("cpu"))
+
+    for row, kept in ((40, 1), (40, 1), (41, 2)):
+        run(shelf, "boolq", model=put(row), out=tmp_path / "out", limit=2)
+        assert len(list((tmp_path / "out" / "leaves").iterdir())) == kept
