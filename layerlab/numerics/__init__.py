@@ -10,15 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerlab.numerics.formats.formats import Block, Format, Integer, find
+    from layerlab.numerics.formats.formats import Block, Format, Integer, Scaled, find
     from layerlab.numerics.formats.round import round_to, rounder
 
-__all__ = ["Block", "Format", "Integer", "find", "round_to", "rounder"]
+__all__ = ["Block", "Format", "Integer", "Scaled", "find", "round_to", "rounder"]
 
 _HOMES = {
     "Block": "layerlab.numerics.formats.formats",
     "Format": "layerlab.numerics.formats.formats",
     "Integer": "layerlab.numerics.formats.formats",
+    "Scaled": "layerlab.numerics.formats.formats",
     "find": "layerlab.numerics.formats.formats",
     "round_to": "layerlab.numerics.formats.round",
     "rounder": "layerlab.numerics.formats.round",

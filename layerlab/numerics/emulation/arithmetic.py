@@ -30,7 +30,8 @@ class EmulatedArithmetic:
         low: nominal dtype of the parameters, which the model's code sees.
         wide: dtype that values are held in.
         results: format that results are rounded to, by nominal dtype; none there, no rounding.
-        weights: format of the parameters.
+        weights: format of the parameters that products read.
+        parameters: format of all others, as gains and biases.
         activations: format of what is multiplied with parameters.
         cache: format of keys and values as attention reads them.
         rounding: mode of rounding.
@@ -44,6 +45,7 @@ class EmulatedArithmetic:
     wide: torch.dtype
     results: Mapping[torch.dtype, AnyFormat] = field(default_factory=dict)
     weights: AnyFormat | None = None
+    parameters: AnyFormat | None = None
     activations: AnyFormat | None = None
     cache: AnyFormat | None = None
     rounding: str = "nearest"
@@ -70,9 +72,9 @@ def make_arithmetic(
     `as-run` rounds what the code computes in its own low dtype to the format, and leaves what it
     widens to float32 in float32. `flat` rounds every result to the format. `autocast` leaves the
     parameters in float32, and rounds what torch.autocast casts to bf16 or fp16, and what is
-    computed in it. Integers and blocks are formats of storage: weights and the other factors of
-    products with them are rounded, results are bf16. tf32 is a format of factors: as-run, results
-    are float32.
+    computed in it. What has scales is a format of storage: weights and the other factors of
+    products with them are rounded, but for head and router, and results are bf16. tf32 is a format
+    of factors: as-run, results are float32.
 
     Raises:
         UserError: unknown format, mode or device, a format that autocast does not know, an
@@ -89,6 +91,7 @@ def make_arithmetic(
     if seed not in SEED:
         raise UserError(f"seed={short_repr(seed)} is no seed; expected {SEED}: type seed=0")
     factors, result = _split(find(format), mode)
+    met = None if getattr(factors, "weights_only", False) else factors
     low = _low(result)
     mixed = mode == "autocast"
     if mode not in modes(format):
@@ -111,13 +114,14 @@ def make_arithmetic(
         results.setdefault(torch.float32, cast(Format, find("fp32")))
     if wide == torch.float32 and results.get(torch.float32, result).name == "fp32":
         results.pop(torch.float32, None)
-    parameters = None if mixed else factors or result
+    parameters = None if mixed else result
     return EmulatedArithmetic(
         low=torch.float32 if mixed else low,
         wide=wide,
         results=results,
-        weights=find(weights) if weights is not None else parameters,
-        activations=find(activations) if activations is not None else factors,
+        weights=find(weights) if weights is not None else factors or parameters,
+        parameters=parameters,
+        activations=find(activations) if activations is not None else met,
         cache=find(cache) if cache is not None else None,
         rounding=rounding,
         seed=seed,

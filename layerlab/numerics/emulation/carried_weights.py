@@ -15,7 +15,9 @@ from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.emulation.policies.apply import find_kept
 from layerlab.numerics.emulation.policies.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.policies.policy import Policy
+from layerlab.numerics.emulation.quantized_weights import find_unquantized, is_matrix
 from layerlab.numerics.emulation.snapshot import Snapshot
+from layerlab.numerics.formats.formats import Format
 from layerlab.numerics.formats.round import Rounder
 from layerlab.numerics.formats.weight_layout import find_layout
 from layerlab.system.offload import (
@@ -104,6 +106,7 @@ class CarriedWeights(EmulationMode):
         self.arithmetic = arithmetic
         self.gradients: dict[str, Tensor] = {}
         self._followers = find_followers(model, arithmetic.low)
+        self._unquantized = find_unquantized(model)
         self._policy = policy
         self._kept = find_kept(model, policy) if policy is not None else None
 
@@ -151,7 +154,7 @@ class CarriedWeights(EmulationMode):
     def _carrier(
         self, value: Tensor, site: OpSite, low: torch.dtype, values: LayerValues | None
     ) -> EmulatedTensor:
-        format = self.arithmetic.weights
+        format = self.find_format(value, site)
         kept = self._kept and self._kept.parameter(str(site).replace(":", "."))
         if kept or low != self.arithmetic.low:
             low, format = torch.float32, None
@@ -165,6 +168,21 @@ class CarriedWeights(EmulationMode):
         device = execution_device(self.model.get_submodule(site.module)) or value.device
         return LayerWeight(value, low, device, values, layer, make)
 
+    def find_format(self, value: Tensor, site: OpSite) -> AnyFormat | None:
+        """Return the format of a parameter."""
+        given = self.arithmetic
+        read = is_matrix(site.operation, value) and self.quantizes(site, given.weights)
+        return given.weights if read else given.parameters
+
+    def quantizes(self, site: OpSite, format: AnyFormat | None) -> bool:
+        """Return whether the factors of a module's products have a format.
+
+        One with scales is not that of head and router.
+        """
+        if format is None:
+            return False
+        return isinstance(format, Format) or site.module not in self._unquantized
+
     def _values(self, value: Tensor, site: OpSite, format: AnyFormat | None) -> Tensor:
         """Return what a parameter holds, from where accelerate keeps it if that is elsewhere."""
         module = self.model.get_submodule(site.module)
@@ -176,8 +194,17 @@ class CarriedWeights(EmulationMode):
         return wide if format is None else self._weight(wide, site, format).to(self.wide)
 
     def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
-        """Round a parameter to its format; groups and blocks lie along the summed axis."""
+        """Round a parameter to its format; groups and blocks lie along the summed axis.
+
+        Each matrix of a stack, as of experts, has scales of its own.
+        """
         module = self.model.get_submodule(site.module)
         layout = find_layout(module, site.operation, values)
-        rounded = self.rounder(format)(layout.to_matrices(values).contiguous())
+        matrices, round = layout.to_matrices(values), self.rounder(format)
+        if matrices.dim() > 2:
+            rounded = matrices.new_empty(matrices.shape)
+            for one, place in zip(matrices, rounded, strict=True):
+                round(one.contiguous(), place)
+        else:
+            rounded = round(matrices.contiguous())
         return layout.to_stored(rounded, values).contiguous()

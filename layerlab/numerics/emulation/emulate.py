@@ -149,7 +149,7 @@ class Emulation(CarriedWeights):
         Args:
             in_place: whether scores may be overwritten by weights.
         """
-        return UnfusedAttention(in_place)
+        return UnfusedAttention(in_place, None if self.arithmetic.cache else self.tracker.restart)
 
     def release(self, output: Any) -> Any:
         """Return what the model returns to its caller, without carriers."""
@@ -246,7 +246,7 @@ class Emulation(CarriedWeights):
         if self._place.operation in ("scores", "context"):
             if self.arithmetic.cache is not None:
                 factors[-1] = self._read(factors[-1], self._place.operation)
-        elif self.arithmetic.activations is not None:
+        elif self.quantizes(self._place, self.arithmetic.activations):
             for index in range(len(factors)):
                 factors[index] = self._activation(factors[index], index == len(factors) - 1)
         return factors
@@ -342,7 +342,7 @@ def emulate(
             `?`, as in "model.layers.*.mlp" or "*.self_attn:softmax"; None for all.
         backward: whether gradients are wanted; they are in `run.gradients` afterwards.
         policy: what stays in float32, as `apply_precision` would keep it.
-        weights: format of the parameters, if it is one of their own.
+        weights: format of the parameters that products read, if it is one of their own.
         activations: format of what is multiplied with parameters.
         cache: format of keys and values as attention reads them.
         rounding: "nearest", "away", "zero", "up", "down" or "stochastic".

@@ -157,6 +157,10 @@ class Tracker:
 
         return leave
 
+    def restart(self) -> None:
+        """Begin the attention of the running module anew, as for other heads."""
+        self._stage[-1] = 0
+
     def place(self, func: Any) -> OpSite:
         """Return the place that the running operation belongs to."""
         node = torch._C._current_autograd_node()

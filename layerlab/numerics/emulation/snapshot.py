@@ -1,5 +1,6 @@
 """Snapshots of a model's modules, put back whatever its code did meanwhile."""
 
+import copy
 from typing import Any
 
 import torch
@@ -46,6 +47,14 @@ class Snapshot:
             for value, before in self._values:
                 if not torch.equal(value, before):
                     value.copy_(before)
+
+
+def copy_sharing(model: nn.Module) -> nn.Module:
+    """Return a copy whose parameters share their numbers with the model until they are cast."""
+    shared = {
+        id(one): nn.Parameter(one.detach(), requires_grad=False) for one in model.parameters()
+    }
+    return copy.deepcopy(model, dict[int, Any](shared))
 
 
 def _is_written(value: Tensor) -> bool:

@@ -4,6 +4,7 @@ A fused kernel keeps scores, maximum and sum in float32 and brings the weights b
 the values before it multiplies them; so does this transcription.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,17 +16,23 @@ from torch.overrides import TorchFunctionMode
 from layerlab.numerics.emulation.autocast import lower
 from layerlab.numerics.emulation.emulated_tensor import relabel
 
+# Computed at once, unless those of one head are more; a gigabyte in float64.
+SCORES = 2**27
+
 
 class UnfusedAttention(TorchFunctionMode):
     """While it is active, `scaled_dot_product_attention` is done in operations of its own.
 
     Args:
         in_place: overwrite scores by weights, where no gradient and no rule asks for them.
+        restart: is called between heads, which are then computed few enough at a time that their
+            scores fit into memory; None to compute all at once.
     """
 
-    def __init__(self, in_place: bool = False) -> None:
+    def __init__(self, in_place: bool = False, restart: Callable[[], None] | None = None) -> None:
         super().__init__()
-        self._attention = partial(attention, in_place=in_place)
+        self._attention: Callable[..., Tensor] = partial(attention, in_place=in_place)
+        self._restart = restart if in_place else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not functional.scaled_dot_product_attention:
@@ -35,9 +42,33 @@ class UnfusedAttention(TorchFunctionMode):
         with torch._C._DisableAutocast():
             return self.attend(*args, **kwargs)
 
-    def attend(self, *args: Any, **kwargs: Any) -> Any:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
         """Compute attention one operation at a time in place of the fused kernel."""
-        return self._attention(*args, **kwargs)
+        heads, keys = (one.shape[-3] if one.dim() > 2 else 1 for one in (query, key))
+        scores = query.shape[:-1].numel() * key.shape[-2]
+        # Heads that share a key stay together.
+        most = max(SCORES * keys // max(scores, 1), 1)
+        if self._restart is None or keys <= most:
+            return self._attention(query, key, value, attn_mask, *args, **kwargs)
+        apart = attn_mask is not None and attn_mask.dim() > 2 and attn_mask.shape[-3] == heads
+        parts: list[Tensor] = []
+        for first in range(0, keys, most):
+            if parts:
+                self._restart()
+            shared = slice(first, first + most)
+            own = slice(first * heads // keys, (first + most) * heads // keys)
+            mask = attn_mask[..., own, :, :] if apart and attn_mask is not None else attn_mask
+            cut = query[..., own, :, :], *(one[..., shared, :, :] for one in (key, value))
+            parts.append(self._attention(*cut, mask, *args, **kwargs))
+        return torch.cat(parts, dim=-3)
 
 
 def attention(

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from layerlab.errors import UserError
 from layerlab.validation import Constraint, short_repr
@@ -16,7 +16,6 @@ ScaleFormat: TypeAlias = Literal["power of two", "fp8_e4m3"]
 
 MOST_DIGITS = 53
 SINGLE = 24  # digits of float32
-SCALE_BITS = 8
 WIDEST = (-1074, 1023)
 POLICIES: tuple[Overflow, ...] = ("inf", "saturate", "nan")
 PERS: tuple[Per, ...] = ("tensor", "channel", "group")
@@ -87,6 +86,7 @@ class Integer:
         symmetric: zero is in the middle and there is no zero point.
         axis: along which a channel or a group lies; the last one holds the features of a token,
             and the inputs of one output of a linear layer's weight.
+        weights_only: what meets weights in this format stays in that of results.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Integer:
     group: int | None = None
     symmetric: bool = True
     axis: int = -1
+    weights_only: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in WHOLE or not 2 <= self.bits <= 16:
@@ -117,6 +118,25 @@ class Integer:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """A short floating format times a scale, which takes the largest value to its largest number.
+
+    Attributes:
+        name: what `find` reads.
+        element: the format of one value.
+        per, group: which values share a scale, as of `Integer`.
+        weights_only: as of `Integer`.
+    """
+
+    name: str
+    element: Format
+    per: Per
+    group: int | None = None
+    weights_only: bool = False
+    axis: ClassVar[int] = -1
+
+
+@dataclass(frozen=True)
 class Block:
     """Blocks along the last axis whose elements share a scale.
 
@@ -126,12 +146,14 @@ class Block:
         size: elements of a block.
         scale: "power of two" (MX, eight bits), or "fp8_e4m3" under a scale of the whole tensor
             (NVFP4).
+        weights_only: as of `Integer`.
     """
 
     name: str
     element: Format
     size: int
     scale: ScaleFormat
+    weights_only: bool = False
 
     def __post_init__(self) -> None:
         if self.size not in COUNT:
@@ -167,29 +189,7 @@ def _check_limits(name: Any, digits: Any, lowest: Any, highest: Any) -> None:
         )
 
 
-AnyFormat: TypeAlias = Format | Integer | Block
-
-
-def bits(format: AnyFormat) -> int | float | None:
-    """Return the bits of a stored number and its part of a block's scale; None without a limit.
-
-    Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
-    of the exponent is that of the subnormals. Scales of whole numbers are not counted.
-
-    Unit: bits.
-
-    Example:
-        >>> [bits(find(name)) for name in ("bf16", "fp8_e4m3", "int4", "mxfp4")]
-        [16, 8, 4, 4.25]
-    """
-    if isinstance(format, Integer):
-        return format.bits
-    if isinstance(format, Block):
-        element = bits(format.element)
-        return None if element is None else element + SCALE_BITS / format.size
-    if format.lowest is None or format.highest is None:
-        return None
-    return format.digits + math.ceil(math.log2(format.highest - format.lowest + 2))
+AnyFormat: TypeAlias = Format | Integer | Scaled | Block
 
 
 def spans_tensor(format: AnyFormat) -> bool:
@@ -199,9 +199,9 @@ def spans_tensor(format: AnyFormat) -> bool:
         >>> [spans_tensor(find(name)) for name in ("int8", "nvfp4", "int8:channel", "mxfp4")]
         [True, True, False, False]
     """
-    if isinstance(format, Integer):
-        return format.per == "tensor" or format.axis != -1
-    return isinstance(format, Block) and format.scale == "fp8_e4m3"
+    if isinstance(format, Integer | Scaled):
+        return not format.weights_only and (format.per == "tensor" or format.axis != -1)
+    return isinstance(format, Block) and not format.weights_only and format.scale == "fp8_e4m3"
 
 
 def _ieee(name: str, digits: int, lowest: int, highest: int) -> Format:
@@ -253,10 +253,13 @@ ALIASES = {
 }
 NAMES = (*FLOATS, *BLOCKS, "int8", "int4")
 INTEGER = re.compile(r"int(\d+)")
+SCALED = re.compile(r"(fp[468]_\w+):(tensor|channel|group([1-9]\d*))")
+WEIGHTS = ":weights"
 DIGITS = re.compile(r"t(\d+)(?::(-?\d+):(-?\d+))?")
 SPELLINGS = (
     "t11 (eleven digits, no limit to the exponent), t11:-14:15 (exponents from -14 to 15), "
-    "fp8_e4m3:nan (or :inf, :saturate), int8:channel, int4:group128:asymmetric"
+    "fp8_e4m3:nan (or :inf, :saturate), fp8_e4m3:channel (scaled; or :tensor, :group128), "
+    "int8:channel, int4:group128:asymmetric, mxfp4:weights (weights alone)"
 )
 
 
@@ -281,7 +284,9 @@ def find(format: Any) -> AnyFormat:
 
     "t11" has eleven digits and no limit to the exponent, "t11:-14:15" exponents from -14 to 15; a
     last ":inf", ":saturate" or ":nan" sets what overflow gives. Whole numbers take ":channel" (one
-    scale for each vector along the last axis) or ":group32", ":asymmetric", and ":axis-2".
+    scale for each vector along the last axis) or ":group32", ":asymmetric", and ":axis-2"; fp8,
+    fp6 and fp4 are scaled with ":tensor", ":channel" or ":group32". Of what is scaled, a last
+    ":weights" leaves alone what weights are multiplied with.
 
     Source: budzinskiy25, section 4, for t digits; micikevicius22, Table 1; rouhani23, Table 1.
 
@@ -292,15 +297,29 @@ def find(format: Any) -> AnyFormat:
         >>> find("bf16").unit, find("t11:-14:15").largest, find("int4:group32").group
         (0.00390625, 65504.0, 32)
     """
-    if isinstance(format, Format | Integer | Block):
+    if isinstance(format, AnyFormat):
         return format
     text = str(format).removeprefix("torch.").strip().lower()
+    if text.endswith(WEIGHTS):
+        scaled = find(text.removesuffix(WEIGHTS))
+        if isinstance(scaled, Format):
+            raise UserError(
+                f"{scaled.name} has no scale, so it is the format of results as well; expected one "
+                f"of {', '.join(BLOCKS)}, int8, fp8_e4m3:channel: type for example mxfp4:weights"
+            )
+        return replace(scaled, name=text, weights_only=True)
     if text in BLOCKS:
         return BLOCKS[text]
     head = text.split(":")[0]
     head, tail = ALIASES.get(head, head), text.split(":")[1:]
     if INTEGER.fullmatch(head):
         return _integer(text, int(head[3:]), tail)
+    parts = SCALED.fullmatch(":".join([head, *tail]))
+    if parts and parts[1] in FLOATS:
+        element = replace(FLOATS[parts[1]], overflow="saturate")
+        if parts[3]:
+            return Scaled(text, element, "group", int(parts[3]))
+        return Scaled(text, element, cast(Per, parts[2]))
     policy = tail.pop() if tail and tail[-1] in POLICIES else None
     found = FLOATS.get(head) if not tail else None
     if found is None:

@@ -1,4 +1,4 @@
-"""Whole numbers with a scale: what quantising to int8 or int4 and back makes of a tensor."""
+"""Numbers with a scale: what quantising to int8, int4 or scaled fp8 and back makes of a tensor."""
 
 from typing import Any
 
@@ -7,8 +7,10 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.numerics.formats.choose_kernel import kernels_with_scales
-from layerlab.numerics.formats.formats import Integer
+from layerlab.numerics.formats.formats import Integer, Scaled
+from layerlab.numerics.formats.grid import Mode
 from layerlab.numerics.formats.random_bits import generator_on
+from layerlab.numerics.formats.scalar import Rounding
 
 
 def to_integers(
@@ -59,6 +61,34 @@ def to_integers(
     return found if out is None else out.copy_(found)  # where zeros pad the last group
 
 
+def to_scaled(
+    x: Tensor,
+    format: Scaled,
+    mode: Mode = "nearest",
+    generator: torch.Generator | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Round to a floating format times its scale, in the dtype of x (float32 or float64).
+
+    s = max |x| / m with m the largest number of the format, q = round(x / s). Scales are those of
+    the finite values; what is infinite becomes the largest number and NaN stays NaN.
+
+    Source: micikevicius22; a scale for each channel or group: Own.
+
+    Args:
+        out: where the result goes, contiguous and of the dtype of x; it may be x.
+    """
+    if x.numel() == 0:
+        return x.clone() if out is None else out
+    grouped, restore = _group(x, format)
+    peaks = torch.where(grouped.isfinite(), grouped.abs(), 0).amax(-1, keepdim=True)
+    scale = _positive(peaks / format.element.largest)
+    limit = torch.finfo(x.dtype).max
+    elements = Rounding(format.element, mode, generator)(grouped / scale)
+    found = restore((elements * scale).clamp_(-limit, limit))
+    return found if out is None else out.copy_(found)
+
+
 def _positive(scale: Tensor) -> Tensor:
     """Return the scale, kept from 0 and from numbers so small that dividing by them overflows."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny)
@@ -90,7 +120,7 @@ def _check_axis(x: Tensor, format: Integer) -> None:
         )
 
 
-def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
+def _group(x: Tensor, format: Integer | Scaled) -> tuple[Tensor, Any]:
     """Return the values that share a scale along the last axis, and the way back."""
     if format.per == "tensor" or x.dim() == 0:
         return x.reshape(-1), lambda y: y.view(x.shape)

@@ -14,9 +14,9 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.numerics.formats.block_formats import to_blocks
 from layerlab.numerics.formats.choose_kernel import has_memory
-from layerlab.numerics.formats.formats import AnyFormat, Block, Format, find
+from layerlab.numerics.formats.formats import AnyFormat, Block, Format, Scaled, find
 from layerlab.numerics.formats.grid import CARRIERS, HALVES, MASK, MODES, Mode
-from layerlab.numerics.formats.integer_formats import to_integers
+from layerlab.numerics.formats.integer_formats import to_integers, to_scaled
 from layerlab.numerics.formats.scalar import Rounding
 from layerlab.validation import short_repr, suggest
 
@@ -111,6 +111,8 @@ def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> 
         direct = out if out is not None and _takes_result(out, x) else None
         if isinstance(format, Block):
             found = to_blocks(wide, format, mode, generator, direct)
+        elif isinstance(format, Scaled):
+            found = to_scaled(wide, format, mode, generator, direct)
         else:
             found = to_integers(wide, format, mode, generator, direct)
         if x.dtype in HALVES:

@@ -1,6 +1,5 @@
 """Runs of one model under policies, each measured against its float64 reference."""
 
-import copy
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from typing import Any
@@ -14,6 +13,7 @@ from layerlab.numerics.emulation.attribution import error, outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.policies.apply import REAL, apply_precision
 from layerlab.numerics.emulation.policies.policy import Policy
+from layerlab.numerics.emulation.snapshot import copy_sharing
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.mixed_precision.advice import KeepOption
 from layerlab.numerics.mixed_precision.request import check_request
@@ -71,14 +71,6 @@ def deviation(missed: Tensor, full: Tensor) -> float:
     spread = sum((share - mean) ** 2 for share in shares)
     found = (spread * (len(shares) - 1) / len(shares)) ** 0.5
     return found if isfinite(found) else inf
-
-
-def _copy(model: nn.Module) -> nn.Module:
-    """Return a copy whose parameters share their numbers with the model until they are cast."""
-    shared = {
-        id(one): nn.Parameter(one.detach(), requires_grad=False) for one in model.parameters()
-    }
-    return copy.deepcopy(model, dict[int, Any](shared))
 
 
 class PolicyRuns:
@@ -224,7 +216,7 @@ class PolicyRuns:
         if names not in self.reals:
             self.step("torch's own " + self.format)
             policy = Policy(format=self.format, keep=tuple(sorted(names)))
-            low = apply_precision(_copy(self.model), policy)
+            low = apply_precision(copy_sharing(self.model), policy)
             self.runs += 1
             self.reals[names] = self._error(low, names)
         return self.reals[names]

@@ -1,8 +1,8 @@
 """A small set of places to keep in float32 for a given cut of the squared output error."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import torch
@@ -10,11 +10,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
-from layerlab.numerics.emulation.op_site import NUMBER
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.emulation.op_site import NUMBER, OpSite
 from layerlab.numerics.emulation.policies.apply import find_kept
 from layerlab.numerics.emulation.policies.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
-from layerlab.numerics.formats.formats import bits, find
+from layerlab.numerics.formats.formats import AnyFormat, Block, Integer, Scaled
 from layerlab.numerics.mixed_precision.advice import Advice, KeepOption, Price
 from layerlab.numerics.mixed_precision.literature_advice import attentions, literature_advice
 from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns, Run, Step, check_request
@@ -25,6 +26,8 @@ SHORTLIST = 4
 NEAR = 0.5
 # Price of one more entry beside the shares of operations and parameters that it takes.
 ENTRY = 0.02
+# Of the scale of a block.
+SCALE_BITS = 8
 
 
 def silent(what: str) -> None:
@@ -75,7 +78,7 @@ def advise(
         announce(2 * len(names))
         useful = [choice.keep for choice in found]
         chosen = _search_backwards(search, useful, names, budget, bill) or chosen
-        found += [KeepOption(keep=name, alone=inf) for name in chosen if name not in useful]
+        found += [KeepOption(keep=name, alone=math.inf) for name in chosen if name not in useful]
     left, real = search.share(chosen), search.real_share(chosen)
     spent = bill.of(chosen)
     measured: dict[str, str | int | float] = {
@@ -124,7 +127,7 @@ def _describe(search: PolicyRuns, choice: KeepOption, chosen: Sequence[str]) -> 
         return choice
     upto = chosen[: chosen.index(choice.keep) + 1]
     left = search.try_share(choice.keep, upto)
-    return replace(choice, left=inf if left is None else left)
+    return replace(choice, left=math.inf if left is None else left)
 
 
 def _search_forwards(
@@ -239,6 +242,18 @@ class PolicyCost:
             for name, table in counter.get_flop_counts().items()
         }
         self.sizes = {name: value.numel() for name, value in model.named_parameters()}
+        self._bytes = self._count_bytes()
+
+    def _count_bytes(self) -> dict[str, float]:
+        """Return the bytes of the parameters, each in its format."""
+        emulation = Emulation(self.model, make_arithmetic(self.format))
+        other = 8 * emulation.arithmetic.low.itemsize
+        found = {}
+        for name, value in self.model.named_parameters():
+            module, _, last = name.rpartition(".")
+            format = emulation.find_format(value, OpSite(module, last))
+            found[name] = ((format and bits(format)) or other) * value.numel() / 8
+        return found
 
     def of(self, keep: Sequence[str]) -> Price:
         """Return the operations in products and bytes of parameters that are in float32."""
@@ -249,13 +264,14 @@ class PolicyCost:
             module = self.model.get_submodule(name)
             inner = (f"{name}.{child}" for child, _ in module.named_children())
             single += self.counts.get(name, 0) - sum(self.counts.get(child, 0) for child in inner)
-        numbers = sum(size for name, size in self.sizes.items() if found.parameter(name))
-        low = (bits(find(self.format)) or 8 * make_arithmetic(self.format).low.itemsize) / 8
+        kept = [name for name in self.sizes if found.parameter(name)]
+        numbers = sum(self.sizes[name] for name in kept)
+        low = sum(self._bytes[name] for name in kept)
         return Price(
             flops=single,
             all_flops=self.all,
-            bytes=round((WIDE.itemsize - low) * numbers),
-            all_bytes=round(low * sum(self.sizes.values())),
+            bytes=round(WIDE.itemsize * numbers - low),
+            all_bytes=round(sum(self._bytes.values())),
             numbers=numbers,
             all_numbers=sum(self.sizes.values()),
         )
@@ -264,6 +280,31 @@ class PolicyCost:
         """Return the shares of operations and parameters in float32, plus a little per entry."""
         spent = self.of(keep)
         return spent.work + spent.share + ENTRY * len(keep)
+
+
+def bits(format: AnyFormat) -> int | float | None:
+    """Return the bits of a stored number and its part of a block's scale; None without a limit.
+
+    Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
+    of the exponent is that of the subnormals. Other scales are not counted.
+
+    Unit: bits.
+
+    Example:
+        >>> from layerlab.numerics.formats.formats import find
+        >>> [bits(find(name)) for name in ("bf16", "fp8_e4m3", "int4", "mxfp4")]
+        [16, 8, 4, 4.25]
+    """
+    if isinstance(format, Integer):
+        return format.bits
+    if isinstance(format, Scaled):
+        return bits(format.element)
+    if isinstance(format, Block):
+        element = bits(format.element)
+        return None if element is None else element + SCALE_BITS / format.size
+    if format.lowest is None or format.highest is None:
+        return None
+    return format.digits + math.ceil(math.log2(format.highest - format.lowest + 2))
 
 
 def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:

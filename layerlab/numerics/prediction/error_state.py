@@ -14,7 +14,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from layerlab.numerics.formats.formats import MOST_DIGITS, AnyFormat, Block, Format, Integer
+from layerlab.numerics.formats.formats import (
+    MOST_DIGITS,
+    AnyFormat,
+    Block,
+    Format,
+    Integer,
+    Scaled,
+)
 from layerlab.numerics.formats.grid import MASK
 from layerlab.numerics.formats.round import SPANNING, rounder
 from layerlab.shapes import Map
@@ -243,12 +250,14 @@ class BoundAlgebra(Algebra):
         return torch.zeros_like(like) if s is None else s
 
 
-def _share(format: Integer | Block) -> float:
+def _share(format: Integer | Scaled | Block) -> float:
     """Return the largest error over the largest size of a group or block, in any mode."""
     if isinstance(format, Integer):
         # One step, and for a zero point half a step more.
         steps = 2 ** (format.bits - 1) - 1
         return 1 / steps if format.symmetric else 1.5 * 2 / (2**format.bits - 1)
+    if isinstance(format, Scaled):
+        return 2 * format.element.unit
     if format.scale != "power of two":
         # The scale of a block is off by 2^-4 at most; a block that is small may vanish.
         return 1 + 2.0**-3

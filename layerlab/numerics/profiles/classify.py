@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite, attends
+from layerlab.numerics.emulation.quantized_weights import is_matrix, is_router
 from layerlab.system.hooks import temporary_hooks
 
 # What a module is, by a word in the name of its class, in the order in which they are looked for.
-WORDS = {"norm": "norm", "rotary": "rotary_tables", "router": "router", "experts": "experts"}
+WORDS = {"norm": "norm", "rotary": "rotary_tables", "experts": "experts"}
 ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 CURVES = frozenset(
     "elu erf exp gelu hardswish leaky_relu mish power relu selu sigmoid silu softplus tanh".split()
@@ -77,14 +78,8 @@ class OperationIndex:
     def _chooses(self, name: str, module: nn.Module) -> bool:
         """Return whether a module is a router, or has one beside its experts."""
         inner = (f"{name}.{one}" for one, _ in module.named_children())
-        named = name.rpartition(".")[2] == "router"
-        return (
-            named
-            or self._kinds[name] == "router"
-            or any(
-                "expert" in one.rpartition(".")[2] or self._kinds.get(one) == "router"
-                for one in inner
-            )
+        return self._kinds[name] == "router" or any(
+            "expert" in one.rpartition(".")[2] or self._kinds.get(one) == "router" for one in inner
         )
 
     @contextmanager
@@ -113,10 +108,12 @@ class OperationIndex:
 
         return leave
 
-    def find_weight(self, site: OpSite) -> str:
+    def find_weight(self, site: OpSite, weight: Tensor) -> str:
         """Return the operation that a parameter belongs to."""
         kind = self._kinds[site.module]
-        return f"{kind}_weights" if kind in STORED else "weights"
+        if kind in STORED:
+            return f"{kind}_weights"
+        return "weights" if is_matrix(site.operation, weight) else "other_weights"
 
     def find_factors(self, site: OpSite) -> str:
         """Return the operation of what meets a parameter in a product."""
@@ -216,9 +213,9 @@ def _kind(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> str:
             return kind
     if isinstance(module, nn.Embedding):
         return "embedding"
-    owner, _, last = name.rpartition(".")
-    if last == "gate" and any("expert" in one for one, _ in modules[owner].named_children()):
+    if is_router(name, module, modules):
         return "router"
+    owner, _, last = name.rpartition(".")
     if type(module).__module__ in ACTIVATIONS:
         return "activation"
     return "block" if last.isdigit() and isinstance(modules[owner], nn.ModuleList) else "other"

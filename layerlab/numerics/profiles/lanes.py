@@ -155,7 +155,7 @@ class SideBySide(Emulation):
 
     def _make_lanes(self, value: Tensor, site: OpSite, dtype: torch.dtype) -> list[Tensor]:
         wide = self._values(value, site, None)
-        operation = self.index.find_weight(site)
+        operation = self.index.find_weight(site, value)
         result = self._locate(operation, site, operation == "embedding_weights")
         cache: dict[str | None, Tensor] = {None: wide}
         for name in self._rules(operation, dtype == LOW):

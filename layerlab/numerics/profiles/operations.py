@@ -10,6 +10,7 @@ OPERATIONS: Mapping[str, str] = {
     "router_weights": "parameters of a router, as they are stored",
     "norm_weights": "parameters of norms, as they are stored",
     "embedding_weights": "the table of embeddings, as it is stored",
+    "other_weights": "parameters that no product reads, as biases, as they are stored",
     "embedding": "what is computed between the table of embeddings and the first block",
     "norm_input": "sums of the residual stream as a norm reads them: fp32 before they are rounded",
     "norm_inside": "what a norm computes before its result: squares, means, roots",

@@ -53,6 +53,13 @@ def test_formats_of_storage_round_factors(format):
     assert found.results[torch.bfloat16] == find("bf16")
 
 
+@pytest.mark.parametrize("format", ["int4:group128", "mxfp4", "fp8_e4m3:channel"])
+def test_of_weights_alone_what_meets_them_is_a_result(format):
+    found, both = make_arithmetic(f"{format}:weights"), make_arithmetic(format)
+    assert found.activations is None and both.activations == find(format)
+    assert found.weights == find(f"{format}:weights") and found.results == both.results
+
+
 def test_tf32_is_a_format_of_factors():
     found = make_arithmetic("tf32")
     assert found.activations == found.weights == find("tf32")

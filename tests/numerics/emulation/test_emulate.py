@@ -312,7 +312,8 @@ def test_weights_activations_and_cache_have_formats_of_their_own():
     rounded = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in rounded.parameters():
-            parameter.copy_(round_to(parameter, "fp8_e4m3"))
+            if parameter.dim() > 1:  # gains are no factors of products
+                parameter.copy_(round_to(parameter, "fp8_e4m3"))
         expected = rounded(ids).logits
     with emulate(model, "fp32", weights="fp8_e4m3"):
         stored = model(ids).logits

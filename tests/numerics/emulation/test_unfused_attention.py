@@ -5,8 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from layerlab.numerics.emulation import unfused_attention
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention, attention
+from tests.measures.family import built
+from tests.support.live_bytes import live_bytes
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -35,6 +38,44 @@ def test_heads_may_share_keys():
     query, key, value = drawn(2, 6, 5, 8), drawn(2, 2, 5, 8), drawn(2, 2, 5, 8)
     expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
     torch.testing.assert_close(attention(query, key, value, enable_gqa=True), expected)
+
+
+@pytest.mark.parametrize("mode", ["as-run", "flat"])
+@pytest.mark.parametrize("family", ["llama", "bloom", "gpt2"])
+def test_scores_of_long_texts_are_those_of_few_heads_at_a_time(monkeypatch, family, mode):
+    model, ids = built(family), torch.arange(48)[None] % 64
+    found = {}
+    for limit in (unfused_attention.SCORES, 48 * 48):
+        monkeypatch.setattr(unfused_attention, "SCORES", limit)
+        with emulate(model, "fp16", mode) as run:
+            found[limit] = model(ids, use_cache=False).logits, set(run.roundings)
+    (whole, places), (parted, others) = found.values()
+    assert torch.equal(parted, whole) and others == places
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+def test_a_few_heads_at_a_time_keep_their_keys_and_masks(monkeypatch, heads):
+    torch.manual_seed(0)
+    query, key, value = drawn(2, 6, 7, 8), drawn(2, 3, 7, 8), drawn(2, 3, 7, 8)
+    options = {"attn_mask": drawn(1, heads, 7, 7), "enable_gqa": True}
+    expected = attention(query, key, value, **options)
+    begun = []
+    monkeypatch.setattr(unfused_attention, "SCORES", 2 * 4 * 49)
+    with UnfusedAttention(in_place=True, restart=lambda: begun.append(True)):
+        found = functional.scaled_dot_product_attention(query, key, value, **options)
+    assert torch.equal(found, expected) and len(begun) == 1
+
+
+def test_scores_of_one_head_are_held_at_a_time(monkeypatch, tiny):
+    model = tiny("llama", num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=512)
+    ids = torch.arange(512)[None] % 64
+    peaks = []
+    for limit in (unfused_attention.SCORES, 4 * 512**2):
+        monkeypatch.setattr(unfused_attention, "SCORES", limit)
+        with live_bytes(list(model.parameters())) as counted, emulate(model, "bf16"):
+            model(ids, use_cache=False)
+        peaks.append(counted.peak)
+    assert peaks[1] < 0.6 * peaks[0]
 
 
 def test_a_row_that_may_look_nowhere_gives_zeros():

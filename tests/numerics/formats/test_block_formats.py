@@ -10,6 +10,7 @@ from torch import Tensor
 
 from layerlab.numerics.formats.formats import BLOCKS
 from layerlab.numerics.formats.round import round_to
+from tests.support.live_bytes import live_bytes
 
 MX = {
     "mxfp8_e4m3": formats.format_info_mxfp8_e4m3,
@@ -65,6 +66,17 @@ def test_blocks_lie_along_the_last_axis_and_the_last_may_be_short(name):
             piece = slice(start, start + size)
             assert torch.equal(round_to(x[..., piece], name), whole[..., piece])
     assert torch.equal(round_to(x.transpose(0, 1), name), whole.transpose(0, 1))
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+def test_a_large_table_is_rounded_a_few_rows_at_a_time(name):
+    x = torch.randn(6000, 400)
+    with live_bytes([x]) as counted:
+        whole = round_to(x, name)
+    assert counted.peak < 4 * x.nbytes  # float64 alone takes twice its bytes, several times
+    x[:3000] = x.abs().max()
+    assert torch.equal(round_to(x, name)[3000:], whole[3000:])
+    assert torch.equal(round_to(x, name, out=x)[3000:], whole[3000:])
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -2,13 +2,24 @@
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import pytest
 import torch
 
-from layerlab.numerics.formats.formats import BLOCKS, FLOATS, NAMES, Block, Format, Integer, find
+from layerlab.numerics.formats.formats import (
+    BLOCKS,
+    FLOATS,
+    NAMES,
+    Block,
+    Format,
+    Integer,
+    Scaled,
+    find,
+    spans_tensor,
+)
 from tests.support.refused import refusal
 
 STORED = {
@@ -67,9 +78,24 @@ def test_whole_numbers():
     assert find("int8:tensor:symmetric").per == "tensor"
 
 
+def test_short_formats_with_a_scale_and_formats_of_weights_alone():
+    eight = find("float8_e4m3fn:group128")
+    assert isinstance(eight, Scaled) and eight.element.largest == 448
+    assert (eight.per, eight.group, find("fp4_e2m1:channel").per) == ("group", 128, "channel")
+    assert [spans_tensor(find(f"fp8_e5m2:{per}")) for per in ("tensor", "channel")] == [True, False]
+    for name in ("mxfp4", "nvfp4", "int4:group128:asymmetric", "fp8_e4m3:tensor"):
+        whole, part = find(name), find(f"{name}:weights")
+        assert part == replace(whole, name=f"{name}:weights", weights_only=True) != whole
+        assert not spans_tensor(part)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("bf16:channel", "no number format is called 'bf16:channel'; did you mean 'bf16'?"),
+        ("fp8_e4m3:group0", "no number format is called 'fp8_e4m3:group0'"),
+        ("fp8_e3m4:channel", "no number format is called 'fp8_e3m4:channel'"),
+        ("bf16:weights", "bf16 has no scale, so it is the format of results as well; expected one"),
         ("bf61", "no number format is called 'bf61'; did you mean 'bf16'? known: fp64"),
         ("fp8_e4m3:wrap", "no number format is called 'fp8_e4m3:wrap'"),
         ("mxfp4:nan", "no number format is called 'mxfp4:nan'; did you mean 'mxfp4'?"),

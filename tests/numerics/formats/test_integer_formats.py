@@ -8,6 +8,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.numerics.formats.formats import Integer, find
+from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.round import round_to
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -87,6 +88,30 @@ def test_odd_values_and_shapes(symmetry, dtype):
     assert math.isnan(found[2]) and found[4] == pytest.approx(-2.0, rel=0.01)
     assert found[0] == pytest.approx(2.0 if symmetry == "symmetric" else 1.0, rel=0.02)
     assert round_to(torch.tensor(3.0, dtype=dtype), "int8:channel").tolist() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e5m2"])
+def test_eight_bits_with_a_scale_are_those_that_torch_stores(name):
+    """As `x / scale` of per-token and per-channel kernels, cast and multiplied back."""
+    x = torch.randn(3, 4, 48) * torch.tensor([1e-4, 50.0, 0.1])[:, None, None]
+    stored = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[name]
+    for per, shape in {"tensor": (1, -1), "channel": (12, -1), "group16": (36, -1)}.items():
+        rows = x.reshape(shape)
+        scale = rows.abs().amax(-1, keepdim=True) / torch.finfo(stored).max
+        wanted = (rows / scale).to(stored).float() * scale
+        assert torch.equal(round_to(x, f"{name}:{per}"), wanted.view(x.shape))
+    # Unscaled, small weights are left the few digits of subnormals, or none.
+    assert bool((round_to(x[0], name) == 0).any()) and bool((round_to(x[0], name) != x[0]).all())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_scaled_numbers_keep_odd_values(mode):
+    mixed = torch.tensor([math.inf, -math.inf, math.nan, 0.0, 1e-45, -3e38])
+    found = round_to(mixed, "fp8_e5m2:channel", mode)
+    assert found[2].isnan() and bool(found[[0, 1, 3, 4, 5]].isfinite().all())
+    assert found[0] == -found[1] == found[[0, 1, 3, 4, 5]].max() and found[3] == 0
+    assert round_to(mixed[:0], "fp8_e4m3:tensor").shape == (0,)
+    assert round_to(mixed[5], "fp4_e2m1:group32").item() == pytest.approx(-3e38)
 
 
 def rounded(mode: str, draws: int = 1) -> Tensor:

@@ -76,8 +76,6 @@ def dbrx(name: str, weight: Tensor) -> Tensor:
 
 
 def xlnet(name: str, weight: Tensor) -> Tensor:
-    if name.endswith("bias"):
-        return by_channel(weight, 1)
     return by_channel(weight, *((1, 2) if name.endswith("o") else (0,)))
 
 
@@ -85,7 +83,7 @@ def xlnet(name: str, weight: Tensor) -> Tensor:
     ("family", "where", "names", "rounded"),
     [
         ("dbrx", "*.experts.mlp", (".w1", ".v1", ".w2"), dbrx),
-        ("xlnet", "*.rel_attn", (*(f"attn.{one}" for one in "qkvor"), "_bias"), xlnet),
+        ("xlnet", "*.rel_attn", tuple(f"attn.{one}" for one in "qkvor"), xlnet),
     ],
 )
 def test_scales_of_a_model_are_those_of_its_outputs(family, where, names, rounded):

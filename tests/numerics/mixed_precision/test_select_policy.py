@@ -17,7 +17,7 @@ from layerlab.numerics.emulation.emulate import emulate, reference
 from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.policies.apply import apply_precision
 from layerlab.numerics.emulation.policies.policy import Policy
-from layerlab.numerics.formats.formats import bits, find
+from layerlab.numerics.formats.formats import find
 from layerlab.numerics.formats.round import round_to
 from layerlab.numerics.mixed_precision.advice import (
     FAILS,
@@ -33,7 +33,13 @@ from layerlab.numerics.mixed_precision.literature_advice import (
     literature_advice,
 )
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
-from layerlab.numerics.mixed_precision.select_policy import PolicyCost, advise, candidates, silent
+from layerlab.numerics.mixed_precision.select_policy import (
+    PolicyCost,
+    advise,
+    bits,
+    candidates,
+    silent,
+)
 from tests.measures.family import built
 from tests.support.oldest import refuses_mixed
 
@@ -211,8 +217,19 @@ def test_experts_count_for_the_tokens_that_they_are_given():
     assert found.bytes == 3 * stored
 
 
+def test_a_head_that_is_not_quantized_grows_from_two_bytes():
+    head = PolicyCost(llama(), run, "int8").of(("lm_head",))
+    numbers = llama().lm_head.weight.numel()
+    assert (head.numbers, head.bytes) == (numbers, 2 * numbers)
+    assert head.all_bytes < 2 * head.all_numbers
+
+
 @pytest.mark.parametrize(
-    ("name", "width"), [("bf16", 16), ("fp6_e2m3", 6), ("tf32", 19), ("nvfp4", 4.5), ("t11", None)]
+    ("name", "width"),
+    [
+        *[("bf16", 16), ("fp6_e2m3", 6), ("tf32", 19), ("nvfp4", 4.5), ("fp8_e4m3:channel", 8)],
+        ("t11", None),
+    ],
 )
 def test_bits_are_those_of_the_format(name, width):
     assert bits(find(name)) == width

@@ -102,7 +102,10 @@ def test_masks_and_saturation(kind):
     assert infinite.item() == torch.inf
 
 
-@pytest.mark.parametrize("name", ["int8", "int4:group8", "int4:asymmetric", "mxfp4", "nvfp4"])
+STORED = [*("int8", "int4:group8", "int4:asymmetric", "mxfp4", "nvfp4"), "fp8_e4m3:channel"]
+
+
+@pytest.mark.parametrize("name", STORED)
 def test_stored_formats_are_bounded(name):
     format = find(name)
     for seed in range(5):

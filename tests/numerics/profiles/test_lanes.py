@@ -99,6 +99,17 @@ def test_runs_that_do_the_same_share_every_value():
     assert run.computed == run.products
 
 
+def test_biases_are_not_of_the_weights_that_engines_quantize():
+    model = build("gpt2")
+    quantized = NumericsProfile(name="quantized", operations={"weights": "int4:group8"})
+    run = SideBySide(model, [Lane(profile=EAGER), Lane(profile=quantized)], OperationIndex(model))
+    with run.running(by_layer=False):
+        model(input_ids=IDS, use_cache=False)
+        lanes = {name: one.lanes for name, one in model.named_parameters() if name.find(".h.") > 0}
+    apart = {name.rpartition(".")[2] for name, values in lanes.items() if values is not None}
+    assert apart == {"weight"} and len(lanes) > len(apart)
+
+
 def test_the_model_is_as_it_was():
     model = build("mixtral")
     before = {name: value.clone() for name, value in model.state_dict().items()}

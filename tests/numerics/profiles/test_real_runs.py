@@ -27,13 +27,15 @@ from transformers import (
 from layerlab import UserError, builtin
 from layerlab.errors import NotApplicable
 from layerlab.numerics.emulation.op_site import OpSite
+from layerlab.numerics.profiles import real_runs
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, load_profile
-from layerlab.numerics.profiles.real_runs import read_in_chunks, read_real
+from layerlab.numerics.profiles.real_runs import prepare_model, read_in_chunks, read_real
 from layerlab.numerics.profiles.rules import rounding
 from layerlab.numerics.profiles.token_differences import rms
 from layerlab.numerics.profiles.token_scores import TokenScores
+from tests.support.live_bytes import live_bytes
 
 STORIES = Path(__file__).resolve().parents[4] / "shared" / "data" / "model-stories260K" / "hf"
 VOCABULARY = 500
@@ -99,6 +101,21 @@ def test_eager_is_emulated_to_the_bit(family, scale):
     emulated, real = compare(model, draw(1), "torch-eager")
     same = (emulated - real).abs() < 1e-6
     assert float(same.double().mean()) > 0.98 and rms(real) > 1e-4
+
+
+def test_a_real_run_holds_no_second_model_and_few_logits_in_float64(monkeypatch):
+    model = build("llama")
+    (ids,) = draw(1)
+    profile = load_profile("float32")
+    whole = read_real(model, [ids], profile, call)
+    logits = ids.numel() * VOCABULARY * torch.float32.itemsize
+    monkeypatch.setattr(real_runs, "LOGITS", logits // 16)
+    with live_bytes(list(model.parameters())) as counted:
+        parted = read_real(model, [ids], profile, call)
+    assert torch.equal(parted, whole)
+    assert counted.peak < 2 * logits < sum(one.nbytes for one in model.parameters())
+    kept = zip(model.parameters(), prepare_model(model, "float32").parameters(), strict=True)
+    assert all(one.data_ptr() == other.data_ptr() for one, other in kept)
 
 
 @pytest.mark.few(1)

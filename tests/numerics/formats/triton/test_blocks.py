@@ -9,7 +9,12 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed: it is in the extra `gpu`")
 
-from layerlab.numerics.formats.block_formats import _power, _two_level, to_blocks
+from layerlab.numerics.formats.block_formats import (
+    _outer_scale,
+    _power,
+    _two_level,
+    to_blocks,
+)
 from layerlab.numerics.formats.formats import BLOCKS, Block, Format, find
 from layerlab.numerics.formats.grid import MODES, grid
 from layerlab.numerics.formats.integer_formats import join_blocks, split_blocks
@@ -136,7 +141,10 @@ def scaled_reference(x: Tensor, format: Block, words: Tensor) -> Tensor:
     wide = torch.atleast_1d(x.double())
     blocks = split_blocks(wide, format.size)
     peaks = torch.where(blocks.isfinite(), blocks.abs(), 0).amax(-1, keepdim=True)
-    scale = (_power if format.scale == "power of two" else _two_level)(peaks, format)
+    if format.scale == "power of two":
+        scale = _power(peaks, format)
+    else:
+        scale = _two_level(peaks, format, _outer_scale(peaks.amax(), format))
     carrier = torch.float64 if words.dtype == torch.int64 else torch.float32
     quotient = (blocks / torch.where(scale == 0, 1, scale)).to(carrier)
     out = torch.empty_like(quotient)
