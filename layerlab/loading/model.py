@@ -176,6 +176,7 @@ class LoadedModel:
             "heads": heads,
             "kv_heads": _size(config, "num_key_value_heads", heads),
             "head_width": _size(config, "head_dim", width // heads if width and heads else None),
+            "softcap": _size(config, "attn_logit_softcapping"),
             "vocab": getattr(config, "vocab_size", None),
             "context": self.context,
             "dtype": str(model.dtype).removeprefix("torch."),

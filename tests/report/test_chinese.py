@@ -11,7 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.api import evaluate, train
 from layerlab.recipes.training_sections import TrainSection
-from layerlab.report.i18n.language import label, language
+from layerlab.report.i18n.language import FOLDER, label, language
 from layerlab.report.pages import adaptation, comparison, evaluation, vocabulary
 from layerlab.training.step.nonfinite import explain_origin
 from tests.cli.several import several
@@ -189,6 +189,11 @@ def test_only_words_of_the_page_are_translated():
 
 
 @pytest.mark.full
+def test_tokens_and_arms_have_one_word_each():
+    catalogue = (FOLDER / "zh" / "LC_MESSAGES" / "layerlab.po").read_text("utf-8")
+    assert [word for word in ("词元", "臂") if word in catalogue] == []
+
+
 def test_what_is_beside_the_page_stays_english(tmp_path):
     content = race(("llama", "history-1"), seeds=(1, 2), updates=40)
     (run, *_) = write_runs(content, tmp_path)

@@ -13,11 +13,13 @@ from tests.report.views.inspection.test_frames import view
 
 def test_of_a_format_of_few_digits_the_finding_is_no_verdict_on_its_inference():
     assert "no verdict" not in sick("answers").advice
-    tables = frames()
-    tables["logits"] = tables["logits"].replace({"format": {"bf16": "fp8_e4m3"}})
-    found = find(content(), change(tables, "logits", {"format": "fp8_e4m3"}, changed=0.3))
-    advice = next(one for one in found if one.id.startswith("answers")).advice
-    assert "residual stream too" in advice and "--formats mxfp8_e4m3" in advice
+    for name, told in {"fp8_e4m3": True, "fp8_e4m3:channel": False}.items():
+        tables = frames()
+        tables["logits"] = tables["logits"].replace({"format": {"bf16": name}})
+        found = find(content(), change(tables, "logits", {"format": name}, changed=0.3))
+        advice = next(one for one in found if one.id.startswith("answers")).advice
+        assert ("residual stream too" in advice) == told
+        assert ("--formats fp8_e4m3:channel" in advice) == told
 
 
 def test_of_texts_of_unequal_length_every_position_counts_alike():

@@ -138,6 +138,8 @@ def _find(context: ModelContext, tokens: Tokens, run: MeasureContext) -> list[Bl
             found.append(find_parts(context.subject.stack, layer))
 
     context.trace(tokens[:PROBED], keep)
+    if not found:
+        raise NotApplicable("no block gives finite features")
     there = {(parts.block, name) for parts in found for name in parts.components}
     for parts in found:
         for name, reason in parts.refused.items():

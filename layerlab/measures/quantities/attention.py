@@ -43,7 +43,8 @@ _COLUMNS = tuple(one.name for one in fields(Focus))
 def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> Focus:
     """Return the entropy, sink mass and logit extremes of every head, in one pass over row blocks.
 
-    entropy   = mean over rows i with T_i > 1 keys of  -sum_j A_ij log A_ij / log T_i
+    entropy   = mean over rows i with T_i > 1 keys of  -sum_j p_ij log p_ij / log T_i,
+                p_ij = A_ij / sum_j A_ij, which is A_ij but where a learned sink takes its part
     sink_mass = mean_i A_i0
     logit_max = max |s_ij|,  logit_range = max_i (max_j s_ij - min_j s_ij),  s = scaling q_i . k_j
 
@@ -108,12 +109,13 @@ def _rows(block: RowBlock, record: AttentionRecord, scores: Tensor) -> RowStatis
     counts = allowed.sum(-1).to(scores.dtype).expand(record.heads, -1)
     altered = record.softcap is not None or record.bias is not None
     logits = record.logits(dtype=scores.dtype) if altered else scores
+    shares = block.entries if record.sums_to_one else torch.softmax(scores, -1)
     high = (logits.masked_fill(~allowed, -torch.inf) if altered else scores).amax(-1)
     low = logits.masked_fill(~allowed, torch.inf).amin(-1)
     return RowStatistics(
         received=block.entries.sum(1),
         counts=counts,
-        entropy=torch.special.entr(block.entries).sum(-1),
+        entropy=torch.special.entr(shares).sum(-1),
         spread=_spread(scores, allowed, counts),
         high=high,
         low=low,
@@ -138,13 +140,10 @@ def _pool(part: AttentionRecord, seen: list[tuple[slice, RowStatistics]]) -> Foc
     counts = torch.cat([block.counts for block in blocks], 1)
     spread = torch.cat([block.spread for block in blocks], 1)
     entropy = torch.cat([block.entropy for block in blocks], 1)
-    least = entropy_bound(spread, counts)
-    if not part.sums_to_one:
-        least = torch.full_like(least, torch.nan)
     unbiased = torch.nan if part.biased else 1.0
     return Focus(
         entropy=_relative(entropy, counts),
-        entropy_bound=_relative(least, counts),
+        entropy_bound=_relative(entropy_bound(spread, counts), counts),
         sink_mass=sums[:, 0] / part.tokens,
         sink_column=sums.argmax(-1),
         logit_max=unbiased * torch.maximum(high.abs(), low.abs()).amax(-1),
@@ -194,7 +193,10 @@ MEASURES = (
             " first token takes, and how large its attention scores, the logits of its softmax,"
             " grow. Entropy near 0 together with large scores precedes unstable training."
         ),
-        equation="entropy = mean_i -sum_j A_ij log A_ij / log T_i;  logit_max = max |s_ij|",
+        equation=(
+            "entropy = mean_i -sum_j p_ij log p_ij / log T_i,  p_ij = A_ij / sum_j A_ij;  "
+            "logit_max = max |s_ij|"
+        ),
         per=("sequence", "layer", "head"),
         columns={
             "entropy": "mean entropy of a row over its largest value log T_i; 1 is uniform",

@@ -189,7 +189,7 @@ MEASURES = (
         per=("sequence", "layer", "place"),
         columns={
             "diversity": "distance of the features from equal tokens, ||JX||_F (unit: features)",
-            "relative_residual": "that distance over ||X||_F: 0 equal tokens, 1 zero mean",
+            "relative_residual": "the diversity over ||X||_F: 0 equal tokens, 1 zero mean",
             "cosine": "mean cosine between two different tokens: 1 all point the same way",
             "composite_residual": "the relative residual in the norm sqrt(||.||_1 ||.||_inf)",
         },

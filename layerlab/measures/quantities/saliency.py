@@ -32,6 +32,7 @@ from layerlab.measures.support.saliency.score import (
 )
 from layerlab.observe.tracing.device_schedule import widen
 from layerlab.observe.tracing.gradients import logits_and_gradient
+from layerlab.records.layer_names import layer_name
 from layerlab.validation import short_repr
 
 BINS = 64
@@ -116,7 +117,7 @@ def saliency(
         again: as for `recompute.differentiated`.
 
     Raises:
-        NotApplicable: the model has no gradient, or predicts the foil.
+        NotApplicable: the model has no finite gradient, or predicts the foil.
     """
     stack, found = subject.stack, dict[int, LayerSaliency]()
     assert not isinstance(stack, str)
@@ -134,6 +135,9 @@ def saliency(
         subject.model, stack, asked.tokens, asked.position, ask, keep, again=again
     )
     layers = dict(sorted(found.items()))
+    bad = [layer for layer, one in layers.items() if not one.scores["l1"].isfinite().all()]
+    if bad:  # it comes from behind
+        raise NotApplicable(f"the gradient behind {layer_name(bad[-1])} is not finite")
     return Saliency(prompt=asked, target=chosen[0], logits=logits.cpu(), layers=layers)
 
 
@@ -173,7 +177,7 @@ def read(context: ModelContext, run: MeasureContext) -> Iterator[Row]:
     Source: Own.
 
     Raises:
-        NotApplicable: the model has no gradient, or the question does not fit it.
+        NotApplicable: the model has no finite gradient, or the question does not fit it.
         UserError: a token or a position that is not there.
     """
     subject, options = context.subject, run.options

@@ -120,6 +120,7 @@ def _row_statistics(
 ):  # fmt: skip
     """Write the entropy, the spread of scores, the largest and the smallest logit of some rows.
 
+    `sums` leave a sink out: the entropy is that of what goes to keys.
     Squares about the mean are merged tile by tile: they do not cancel.
     """
     head, first_row = tl.program_id(1), tl.program_id(0) * block_m
@@ -241,7 +242,7 @@ class FlashProducts:
         self._heads, self._tokens, self._keys = attended.heads, attended.tokens, attended.keys
         self._query = attended.query.contiguous()
         self._key = attended.key.contiguous()
-        sinks = attended.sinks
+        self._sinks = attended.sinks
         self._shape = (
             *(self._tokens, self._keys, self._query.shape[2], self._heads // len(self._key)),
             *(attended.window or 0, attended.scaling, attended.softcap or 1.0),
@@ -255,12 +256,7 @@ class FlashProducts:
             "block_n": self._tile,
             "block_d": max(LEAST, triton.next_power_of_2(self._query.shape[2])),
         }
-        self._sums = self._query.new_empty(self._heads, self._tokens, dtype=torch.float32)
-        self._launch(
-            *(_log_sums, self._all(self._tokens)),
-            *(self._sums if sinks is None else sinks.float(), self._sums),
-            sunk=sinks is not None,
-        )
+        self._sums = self._sum_up(self._sinks)
 
     def try_kernels(self) -> None:
         """Compile what products need, on one tile of one head, so that what fails does so here."""
@@ -288,6 +284,18 @@ class FlashProducts:
             low=low,
         )
 
+    def _sum_up(self, sinks: Tensor | None) -> Tensor:
+        """Return the logarithm of what each row sums to."""
+        out = self._query.new_empty(self._heads, self._tokens, dtype=torch.float32)
+        given = out if sinks is None else sinks.float()
+        grid = self._all(self._tokens)
+        self._launch(_log_sums, grid, given, out, sunk=sinks is not None)
+        return out
+
+    @cached_property
+    def _key_sums(self) -> Tensor:
+        return self._sums if self._sinks is None else self._sum_up(None)
+
     @cached_property
     def _column_sums(self) -> Tensor:
         return self._backward(self._sums.new_ones(self._heads, 1, self._tokens))[:, 0]
@@ -296,7 +304,7 @@ class FlashProducts:
         out = self._sums.new_empty(self._heads, 4, self._tokens)
         grid = grid or self._all(self._tokens)
         # Narrower tiles: with as many keys as elsewhere, registers do not hold them.
-        self._launch(_row_statistics, grid, self._sums, out, block_n=self._tile // 2)
+        self._launch(_row_statistics, grid, self._key_sums, out, block_n=self._tile // 2)
         return out
 
     def profile(self) -> Profile:

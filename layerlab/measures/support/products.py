@@ -48,7 +48,7 @@ class RowStatistics:
     Attributes:
         received: the sum of each column over all these rows.
         counts: T, the number of keys that a row may use.
-        entropy: -sum_j A_ij log A_ij.
+        entropy: -sum_j p_ij log p_ij, with p_ij = A_ij / sum_j A_ij.
         spread: how far the scores lie from their mean, in the Euclidean norm.
         high: the largest logit, before softcap, of a key that is allowed.
         low: the smallest one.

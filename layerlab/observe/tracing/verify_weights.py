@@ -135,7 +135,7 @@ def faults(
         checks.append(WeightCheck("gain", normed, reason))
     if weights.query is not None and weights.key is not None:
         seen = _seen_scores if attended.query is None else _seen_factors
-        checks += seen(weights, attended, z, rows, start)
+        checks += seen(weights, attended, z, rows, start, _coarser(attended, entered))
     if weights.value is not None and attended.value is not None:
         value, error = _heads(weights.value, weights.value_bias, z, weights.clip, entered.dtype)
         value, error = (_share(x, len(attended.value)) for x in (value, error))
@@ -150,6 +150,13 @@ def faults(
             WeightCheck("output", gives, "sum_h W_o,h A_h v_h is not what attention gave")
         )
     return _refusals(checks)
+
+
+def _coarser(attended: AttentionRecord, entered: Hidden) -> torch.dtype:
+    """Return what queries and keys were made in: families widen them before they multiply them."""
+    used = attended.query if attended.query is not None else attended.scores
+    assert used is not None
+    return max((used.dtype, entered.dtype), key=lambda kind: torch.finfo(kind).eps)
 
 
 def _refusals(checks: Sequence[WeightCheck]) -> dict[str, str]:
@@ -224,10 +231,14 @@ def _agree(seen: Tensor, expected: Tensor, error: Tensor) -> Tensor:
 
 
 def _seen_factors(
-    weights: HeadWeights, attended: AttentionRecord, z: Tensor, rows: list[int], start: int | None
+    weights: HeadWeights,
+    attended: AttentionRecord,
+    z: Tensor,
+    rows: list[int],
+    start: int | None,
+    dtype: torch.dtype,
 ) -> list[WeightCheck]:
     assert attended.query is not None and attended.key is not None
-    dtype = attended.query.dtype
     factor = weights.rotary or 1.0
     parts: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
     normed = weights.query_norm is not None
@@ -313,11 +324,15 @@ def _compare(
 
 
 def _seen_scores(
-    weights: HeadWeights, attended: AttentionRecord, z: Tensor, rows: list[int], start: int | None
+    weights: HeadWeights,
+    attended: AttentionRecord,
+    z: Tensor,
+    rows: list[int],
+    start: int | None,
+    dtype: torch.dtype,
 ) -> list[WeightCheck]:
     """Check against the scores alone: RoPE keeps the diagonal, ALiBi is the same in every row."""
     assert attended.scores is not None and weights.query is not None and weights.key is not None
-    dtype = attended.scores.dtype
     (query, query_error), (key, key_error) = (_part(weights, p, z, dtype) for p in ("query", "key"))
     key, key_error = (_share(x, len(query)) for x in (key, key_error))
     if len(query) != attended.heads:

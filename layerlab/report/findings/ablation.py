@@ -7,8 +7,9 @@ import pandas as pd
 from layerlab.report.findings.extremes import figure, peak
 from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
-ERRORS = 3.0  # Own: standard errors below 0, over texts, from which on a change counts
-TEXTS = 3  # Own: with fewer texts a standard error says little
+CHANCE = 0.05  # Own: that a fall is named where no head of all has one (Student's t, Bonferroni)
+ERRORS = 3.0  # Own: standard errors above 0, over texts, from which on a rise counts
+TEXTS = 3  # Own: with fewer texts a rise is named whatever its standard error
 SPARE = 1e-3  # Own: nats; michel19 count heads whose removal changes the score by next to nothing
 DOMINANT = 3.0  # Own: times the median over the sublayers
 PARTS = {"attention": "attention", "ffn": "feed-forward"}
@@ -20,20 +21,24 @@ def _component(readings: RuleData, *components: str) -> pd.DataFrame:
 
 
 def _harmful(readings: RuleData) -> Iterator[RuleHit]:
+    from scipy.special import stdtrit  # late: it takes a third of a second
+
     rows = _component(readings, "head")
     if rows.empty:
         return
-    fallen = rows[(rows["change"] < -ERRORS * rows["error"]) & (rows["texts"] >= TEXTS)]
+    limit = -float(stdtrit(rows["texts"].min() - 1, CHANCE / len(rows)))
+    fallen = rows[rows["change"] < -limit * rows["error"]]
     if fallen.empty:
         return
     top = peak(fallen, "change", lowest=True)
     yield top.hit(
         severity="info",
         sentence=f"{top.place}: without it the loss falls by {figure(-top.value)} nats, more than "
-        f"{figure(ERRORS)} standard errors{top.more} (of {len(rows)})",
-        advice="Such a head harms on these texts, each taken out alone: read more texts before it "
-        "is pruned, and see whether the others make up for one another (michel19).",
-        threshold=-ERRORS * float(top.row["error"]),
+        f"{figure(limit)} standard errors{top.more} (of {len(rows)})",
+        advice="Where no head harms, chance makes one of all heads fall as far in one inspection "
+        "of twenty at most (Student's t, Bonferroni). Each was taken out alone: see before it is "
+        "pruned whether the others make up for one another (michel19).",
+        threshold=-limit * float(top.row["error"]),
         kind="head",
         shown="attention",
     )

@@ -1,5 +1,6 @@
 """Weight matrices whose tails are out of the usual range, that lack rank, or hold dead rows."""
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -83,14 +84,16 @@ def _dead(readings: RuleData) -> Iterator[RuleHit]:
     counts = counts[counts["dead"] > 0]
     if counts.empty:
         return
-    top = peak(counts, "dead")
+    # Tables of tokens have rows without use by design: of padding, or to a round number.
+    blocks = counts[counts["layer"].between(0, (readings.card.get("layers") or math.inf) - 1)]
+    top = peak(counts if blocks.empty else blocks, "dead")
     yield top.hit(
-        severity="warning",
+        severity="info" if blocks.empty else "warning",
         sentence=f"{top.place}: {top.row['matrix']} has {top.row['dead_rows']:.0f} rows and "
         f"{top.row['dead_columns']:.0f} columns next to nothing; {len(counts)} of {len(rows)} "
         "matrices have some",
-        advice="Outputs or inputs that the model does not use: in an embedding, tokens that were "
-        "never seen; elsewhere, units that died in training or were pruned.",
+        advice="Outputs or inputs that the model does not use: in an embedding, padding, or "
+        "tokens that were never seen; elsewhere, units that died in training or were pruned.",
         threshold=0.0,
         kind=str(top.row["matrix"]),
     )

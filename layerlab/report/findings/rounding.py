@@ -18,7 +18,7 @@ LARGE = 0.25  # Own: share of the squared error
 STEP = 2.0  # Own: one layer doubles the error of the stream
 SMALL = 0.1  # Own: below it, raising the precision of scores and softmax buys little
 # Plain formats of fewer digits than bf16, in which no model is run residual stream and all.
-FEW = re.compile(r"(fp|float)[468](?!\d)|t[1-7](?!\d)")
+FEW = re.compile(r"(fp|float)[468](?!\d|.*:(tensor|channel|group))|t[1-7](?!\d)")
 TWICE = 2.0  # Own: the predictor's promise
 
 
@@ -74,8 +74,8 @@ def _advice(name: str) -> str:
         return (
             f"This is no verdict on inference in {name}: every result is rounded to it, the "
             "residual stream too, and without a scale, while real inference rounds scaled factors "
-            "of products only. For that, type --formats mxfp8_e4m3 (or int8): parameters and "
-            "factors of products are rounded, and results stay bf16."
+            "of products only. For that, type --formats fp8_e4m3:channel (or int8:channel): "
+            "weights and factors of products are rounded, and results stay bf16."
         )
     return (
         "Greedy answers will differ from those of float32. Keep in higher precision what "

@@ -31,10 +31,10 @@ _PARTS: dict[str, Any] = {
 _CARD: dict[str, Any] = {
     **dict.fromkeys(("source", "revision", "weights_hash", "family", "class", "parameters")),
     **dict.fromkeys(("layers", "attention_layers", "width", "heads", "kv_heads", "head_width")),
-    **dict.fromkeys(("vocab", "context", "dtype", "device", "attention", "step", "loss_nats")),
+    **dict.fromkeys(("softcap", "vocab", "context", "dtype", "device", "attention", "step")),
+    "loss_nats": None,
     "card": None,
     "faults": [],
-    "sinks": False,
     "reads_ahead": False,
     "tokens": [],
 }

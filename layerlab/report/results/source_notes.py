@@ -70,14 +70,12 @@ def _factor(frames: Frames) -> str:
 def _sinks(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
     rows = _readings(frames, "spectrum", "row_sum_min", "norm")
     leaking = rows[rows["row_sum_min"] < 1 - ROW_SUM_SLACK]
-    if leaking.empty and not any(card.get("sinks") for card in cards):
+    if leaking.empty:
         return None
     lowest = (
         f" Here rows sum to as little as {figure(float(leaking['row_sum_min'].min()))}, and "
         f"{percent(float((leaking['norm'] < 1).mean()))} of those matrices have a norm below 1 "
         f"(lowest {figure(float(leaking['norm'].min()))})."
-        if len(leaking)
-        else ""
     )
     return {
         "title": "The norm of attention can fall below 1",

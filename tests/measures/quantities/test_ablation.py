@@ -162,6 +162,12 @@ def test_a_hybrid_says_which_layers_have_no_heads():
     assert "head of layer 0: none, because the block has no softmax attention" in found.to_json()
 
 
+def test_a_block_that_is_not_finite_is_not_said_to_hide_its_parts(tiny):
+    model = tiny("llama")
+    model.model.layers[0].mlp.down_proj.weight.data[0, 0] = math.nan
+    assert "no block gives finite features" in report(model).to_json()
+
+
 def test_what_more_than_the_stream_leads_on_is_refused(tiny):
     model = tiny("llama")
     model.model.layers[1].register_forward_pre_hook(

@@ -128,9 +128,14 @@ def test_a_single_token_has_no_entropy():
     assert found.entropy.isnan() and found.sink_mass == 1
 
 
-def test_sinks_leave_no_bound_but_an_entropy():
-    found = focus(record("init", 20, sinks=torch.tensor([0.0, 3.0, 9.0])))
-    assert found.entropy_bound.isnan().all() and found.entropy.isfinite().all()
+@pytest.mark.parametrize("sink", [-5.0, 8.0, 200.0])
+def test_entropy_and_its_bound_are_of_what_a_sink_leaves_to_the_keys(sink):
+    plain = record("init", 20)
+    sunk = replace(plain, sinks=torch.full((3,), sink))
+    for column in ("entropy", "entropy_bound"):
+        expected, found = (getattr(focus(one, dtype=DOUBLE), column) for one in (plain, sunk))
+        assert torch.allclose(found, expected, rtol=1e-12), column
+    assert (focus(sunk).sink_mass < focus(plain).sink_mass).all()
 
 
 def test_shared_keys_read_as_if_they_were_repeated():

@@ -203,6 +203,14 @@ def test_a_prompt_that_does_not_fit_is_a_reason_and_not_an_error(tiny):
     assert not seen.pictures
 
 
+def test_a_gradient_that_is_not_finite_is_a_reason_and_no_row(tiny):
+    model = tiny("llama")
+    model.model.layers[0].mlp.down_proj.weight.data[0, 0] = torch.nan
+    seen = readings(subject(model), [TOKENS], [MEASURE.given(text=None)])
+    assert seen.refused["saliency"] == "the gradient behind layer 1 is not finite"
+    assert not seen.pictures
+
+
 def test_a_foil_that_is_predicted_is_no_foil(tiny):
     model = tiny("gpt2")
     with torch.no_grad():

@@ -89,3 +89,12 @@ def test_an_output_is_not_refused_with_the_value_that_it_reads():
     assert weights.value is not None and weights.output is not None
     wrong = replace(weights, value=-weights.value, output=-weights.output)
     assert set(verify_weights(wrong, attended, entered, left).refused) == {"value"}
+
+
+@pytest.mark.parametrize("family", ["mpt", "gpt_neo"])
+def test_scores_that_are_widened_are_held_against_the_precision_of_their_factors(family):
+    for weights, *given in layers(built(family, torch.bfloat16)):
+        assert given[0].scores.dtype == torch.float32
+        assert "query" not in verify_weights(weights, *given).refused
+        wrong = replace(weights, query=weights.query.flip(0))
+        assert "query" in verify_weights(wrong, *given).refused

@@ -160,7 +160,8 @@ def test_small_differences_widen_no_page(window):
 
 @pytest.mark.full
 def test_on_a_phone_nothing_is_wider_than_the_page(window):
-    page = window(render(race()), viewport=PHONE, has_touch=True, is_mobile=True)
+    arms = (*NAMES, 60 * "x")
+    page = window(render(race(arms)), viewport=PHONE, has_touch=True, is_mobile=True)
     for name in ("curves", "paired", "monitor"):
         show(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
@@ -168,6 +169,13 @@ def test_on_a_phone_nothing_is_wider_than_the_page(window):
         "nodes => nodes.map((n) => n.getBoundingClientRect().right)"
     )
     assert max(boxes) <= PHONE["width"]
+
+
+@pytest.mark.full
+def test_curves_of_logs_are_drawn_against_steps(window):
+    section = show(window(render(race(NAMES) | {"metric": "loss"})), "curves")
+    assert section.locator("[data-control=x] option").all_text_contents() == ["steps"]
+    assert title(section, "x") == "steps"
 
 
 @pytest.mark.full

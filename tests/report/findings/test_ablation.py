@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from layerlab.report.findings.ablation import RULES
+from layerlab.report.findings.rule import RuleData
 from tests.report.findings.test_find import change, find, only
 from tests.report.support.reading import content, frames
 
@@ -14,6 +16,16 @@ def test_a_fall_within_its_errors_harms_nobody():
         assert find(content(), change(frames(), "ablation", where, **own)) == []
     few = change(frames(), "ablation", where, change=-0.04, error=0.001, texts=2)
     assert find(content(), few) == []
+
+
+def test_the_lowest_of_many_heads_that_chance_moves_harms_nobody():
+    (harmful,) = (rule for rule in RULES if rule.name == "harmful")
+    table = frames()["ablation"].query("component == 'head'")
+    found = 0
+    for texts in np.random.default_rng(0).normal(size=(200, len(table), 4)):
+        drawn = table.assign(change=texts.mean(1), error=texts.std(1, ddof=1) / 2)
+        found += len([*harmful.judge(RuleData({}, {"ablation": drawn}, {}))])
+    assert found <= 20  # 5 % of 200, and three standard errors more
 
 
 def test_parts_without_which_the_loss_rises_are_named_with_the_head_that_matters_most():

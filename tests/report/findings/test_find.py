@@ -68,7 +68,7 @@ SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "harmful": (
         "ablation",
         {"layer": 3, "component": "head", "head": 2},
-        {"change": -0.04, "error": 0.01},
+        {"change": -0.04, "error": 0.002},
         "info",
     ),
     "spare": ("ablation", {"component": "head"}, {"change": 2e-4}, "info"),

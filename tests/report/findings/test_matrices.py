@@ -1,10 +1,12 @@
 """What is said of the tails of spectra."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from layerlab.records.layer_names import EMBEDDING
 from tests.report.findings.test_find import change, find, only
-from tests.report.support.reading import content, frames
+from tests.report.support.reading import LAYERS, content, frames
 
 
 @pytest.mark.full
@@ -16,3 +18,16 @@ def test_an_exponent_is_outside_only_by_more_than_its_errors_and_where_the_tail_
     sentence = only(find(content(), some)).sentence
     assert sentence.startswith("Layer 2: the spectrum of mlp.c_fc falls with exponent 7.5, surely")
     assert sentence.endswith("so do 2 of 12 matrices")
+
+
+def test_rows_of_tokens_without_use_are_a_remark_and_hide_no_unit_of_a_block():
+    tables = frames()
+    first = tables["matrices"].iloc[0]
+    table = first.to_dict() | {"layer": EMBEDDING, "matrix": "embed_tokens", "dead_rows": 293}
+    tables["matrices"] = pd.concat([tables["matrices"], pd.DataFrame([table])], ignore_index=True)
+    assert only(find(content(), tables)).severity == "info"
+    tables["matrices"].loc[tables["matrices"]["layer"] == LAYERS - 1, "dead_columns"] = 1
+    finding = only(find(content(), tables))
+    assert (finding.severity, finding.layer) == ("warning", LAYERS - 1)
+    tables["matrices"]["layer"] = tables["matrices"]["layer"].replace(LAYERS - 1, LAYERS)  # a head
+    assert only(find(content(), tables)).severity == "info"

@@ -51,3 +51,13 @@ def test_time_is_an_axis_where_a_run_has_one():
         for kind in ("train", "evaluation"):
             one[kind]["seconds"] = [None] * len(one[kind]["update"])
     assert not view(content)["timed"] and option not in render(content)
+
+
+def test_a_long_verdict_stands_on_the_page_to_its_end():
+    content = race()
+    content["rows"][1]["said"] = "as it is said, " * 60 + "so this is no comparison"
+    content["rows"][2]["detectable"] = [0.1, 90.0]
+    shown = render(content)
+    assert "said, so this is no comparison</p>" in shown
+    assert "A pale bar that fades at its ends goes on beyond the scale." in shown
+    assert "A pale bar that fades" not in render(race())

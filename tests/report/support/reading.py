@@ -79,7 +79,6 @@ def card(name: str = "healthy", **changes: Any) -> dict[str, Any]:
         "dtype": "float32",
         "device": "cpu",
         "faults": [],
-        "sinks": False,
     }
     return {**entry, **changes}
 

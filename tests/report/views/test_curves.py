@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.report.views.curves import BUDGET, LEAST, MOST, bins, curve_columns, shares, short
+from layerlab.report.views.curves import (
+    BUDGET,
+    LEAST,
+    MOST,
+    bins,
+    curve_columns,
+    paired_columns,
+    shares,
+    short,
+)
 
 
 def curve(updates, loss, **columns):
@@ -80,3 +89,13 @@ def test_the_interval_is_that_of_student():
 @pytest.mark.parametrize("value", [None, True, "1", math.nan, -math.inf])
 def test_what_is_no_number_is_none(value):
     assert short(value) is None
+
+
+def test_a_band_begins_without_width_where_all_seeds_begin_alike_and_one_seed_has_none():
+    begun = {"tokens": 0, "n": 3, "difference": 0.0, "low": None, "high": None}
+    ended = {"tokens": 9, "n": 3, "difference": -0.5, "low": -1.5, "high": 0.5}
+    arm = {"arm": "b", "against": "a", "points": [begun, ended]}
+    alone = {**arm, "points": [{**begun, "n": 1}]}
+    several, one = paired_columns([arm, alone], ["a", "b"])
+    assert several["low"] == [0, -1.5] and several["high"] == [0, 0.5]
+    assert one["low"] == one["high"] == [None]

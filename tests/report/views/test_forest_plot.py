@@ -88,3 +88,12 @@ def test_a_difference_has_as_many_digits_as_its_interval_gives_sense_to():
     assert format_signed(-0.012345, 0.03) == "−0.0123"
     assert format_signed(1.23456, 2.0) == "+1.23"
     assert format_signed("Infinity") == "–"
+
+
+def test_what_seeds_can_miss_beyond_the_scale_is_told():
+    rows = [row("base", 0.0), row("a", 0.02, detectable=[0.01, 0.5])]
+    rows.append(row("b", 0.02, detectable=[0.01, 0.02]))
+    found = forest(rows, "base", ["base", "a", "b"])
+    assert found["cut"]
+    assert [by_arm(found)[name]["cut"] for name in ("base", "a", "b")] == [False, True, False]
+    assert not forest([rows[0], rows[2]], "base", ["base", "b"])["cut"]

@@ -112,7 +112,10 @@ MEASURES = (
         equation="error = ||g' - g|| / ||g||,  cosine = g' . g / (||g'|| ||g||), g in float64",
         per=("layer", "format"),
         columns={
-            "error": "as run, over all parameters of the layer",
+            "error": (
+                "as run, over all parameters of the layer; those behind the last block, as of the "
+                "final norm and an untied head, count as one layer more"
+            ),
             "flat": "with every result rounded to the format",
             "autocast": "under torch.autocast, as in training in bf16; of bf16 and fp16 alone",
             "cosine": "between both gradients, as run",

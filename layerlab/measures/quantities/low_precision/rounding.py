@@ -278,8 +278,8 @@ MEASURES = (
             "widens to float32 (norms, softmax, rotary tables), as in a model that was loaded in "
             "the format and not as under autocast, and flat rounds every result. A plain "
             "format such as fp8_e4m3 rounds the residual stream too, without a scale, which is not "
-            "fp8 inference; for that, --formats mxfp8_e4m3 or int8 rounds parameters and factors "
-            "of products, scaled, and no results."
+            "fp8 inference; for that, --formats fp8_e4m3:channel or int8:channel rounds weights "
+            "and factors of products, scaled, and no results."
         ),
         equation="e_t = ||x_t in the format - x_t in float64|| / ||x_t in float64||",
         per=("sequence", "layer", "format"),
@@ -332,8 +332,8 @@ MEASURES = (
             "residual stream are float32, as in training in bf16, and the difference between "
             "as-run and flat is what the model's float32 islands buy; in a "
             "plain format such as fp8_e4m3 every result is rounded, unscaled, which is no verdict "
-            "on fp8 inference: for that, --formats mxfp8_e4m3 or int8 rounds parameters and "
-            "factors of products, scaled, and no results."
+            "on fp8 inference: for that, --formats fp8_e4m3:channel or int8:channel rounds weights "
+            "and factors of products, scaled, and no results."
         ),
         equation="KL = sum_v p_v (log p_v - log p'_v), p from float64 and p' from the format",
         per=("sequence", "format", "mode"),
