@@ -34,7 +34,6 @@ ARGUMENT = re.compile(r"(type(?: for example)?|, or) (\w+)=([\w.'\"-]+)(?=[,;]|$
 app = typer.Typer(
     cls=HelpGroup,
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -298,7 +297,7 @@ class OneCommand(TyperCommand):
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         given = [one for one in order if isinstance(one, TyperOption) and not one.multiple]
         for one in given:
-            if given.count(one) > 1:
+            if given.count(one) > 1 and not ctx.resilient_parsing:
                 ctx.fail(f"{one.opts[-1]} is given twice; leave one out")
         return super().parse_args(ctx, args)
 

@@ -25,7 +25,7 @@ class Stages(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """List the recipes where no word is typed."""
-        return super().parse_args(ctx, args or [DEFAULT])
+        return super().parse_args(ctx, args or ([] if ctx.resilient_parsing else [DEFAULT]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that a line of words means."""

@@ -86,7 +86,7 @@ def _legend(content: Mapping[str, Any], shown: Collection[str]) -> str:
     matched = _MATCHED.get(content["match"], "parameters")
     told = {
         "mean": f"mean, sd: {_loss(content)} over the seeds",
-        "difference": "difference: less that of the baseline, seed by seed",
+        "difference": "difference: less that of the baseline, by seed where both have it",
         "interval": f"interval: {confidence:g} %",
         "p (Holm)": "p (Holm): corrected for all tests",
         "detectable": f"detectable: what these seeds find with a probability of {power:g} %",
@@ -242,7 +242,13 @@ def _line(row: Record, name: str, key: str) -> list[str]:
     """Return a line of such a table: what stands under this key at each seed, and its mean."""
     signed = key == "difference"
     mean = row[{"value": "mean", "baseline": "against_mean"}.get(key, key)]
-    return [name, *(_number(one, signed) for one in (*(at[key] for at in row["seeds"]), mean))]
+    cells = [at[key] for at in row["seeds"]]
+    if all(one is None or float(one).is_integer() for one in cells):  # counts, as of loss spikes
+        digits = "+.0f" if signed else ".0f"
+        written = ["-" if one is None else f"{one:{digits}}" for one in cells]
+    else:
+        written = [_number(one, signed) for one in cells]
+    return [name, *written, _number(mean, signed)]
 
 
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:

@@ -1,7 +1,7 @@
 /* Figures of a comparison: curves with seeds as bands, paired differences, learning rates. */
 
 const EVALUATED = ["nats", "bits_per_byte", "accuracy"];
-const AXES = { update: say("updates"), tokens: say("training tokens"), flops: say("training FLOPs"), seconds: say("training time") };
+const AXES = { update: data.metric === "loss" ? say("steps") : say("updates"), tokens: say("training tokens"), flops: say("training FLOPs"), seconds: say("training time") };
 const QUANTITIES = { nats: say("nats per token, held out"), bits_per_byte: say("bits per byte, held out"), accuracy: say("accuracy, held out"), loss: data.metric === "loss" ? (data.higher ? say("score") : say("loss")) : say("training loss, nats per token") };
 const CURVE_DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,2px,2px"];
 /* Before this share of the longest run curves fall so steeply that nothing else could be read. */

@@ -63,8 +63,15 @@ def paired_columns(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         kept = points[::-1][::step][::-1]
         if kept and str(one.get("arm")) in names:
             by = str(one.get("by", "tokens"))
+            # Where all seeds begin at the same numbers, the band has no width.
+            flat = [
+                point.get("difference") == 0 and (short(point.get("n")) or 0) > 1 for point in kept
+            ]
             series = {
-                key: [short(point.get(key)) for point in kept]
+                key: [
+                    0 if same and point.get(key) is None else short(point.get(key))
+                    for point, same in zip(kept, flat, strict=True)
+                ]
                 for key in ("difference", "low", "high")
             }
             labels = [short(point.get(by)) for point in kept]

@@ -40,6 +40,7 @@ def forest(
         "zero": _percent(0.0, reach),
         "ticks": [{"at": _percent(v, reach), "text": format_signed(v)} for v in _ticks(reach)],
         "clipped": any(line["clipped"] for line in lines),
+        "cut": any(line["cut"] for line in lines),
     }
 
 
@@ -121,6 +122,7 @@ def _line(row: Mapping[str, Any], base: bool, reach: float, order: Sequence[str]
         "blind": None
         if detectable is None
         else [_percent(-detectable, reach), _percent(detectable, reach)],
+        "cut": detectable is not None and detectable > reach,
         "width": ends[1] - ends[0] if ends else None,
         "clipped": difference is not None and abs(difference) > reach,
     }

@@ -87,7 +87,7 @@ def mark_code(value: Any) -> Markup:
         >>> mark_code("`a<b` holds")
         Markup('<code>a&lt;b</code> holds')
     """
-    parts = text.prose(str(value)).split("`")
+    parts = text.prose(str(value), text.LONGEST).split("`")
     if len(parts) % 2 == 0:
         return escape("".join(parts))
     pieces = [

@@ -134,3 +134,18 @@ def test_in_what_arms_differ_stands_below_the_numbers():
     below = said[said.index("Differs") :]
     assert "gpt2 against llama: norm: rms -> layer; attention: bias none -> all;" in below
     assert "Differs" not in printed(Comparison({**comparison().content, "rows": []}), 80)
+
+
+def test_counts_are_written_as_whole_numbers_and_their_mean_is_not():
+    seeds = [
+        {"seed": 1, "value": 0.0, "baseline": 9.0, "difference": -9.0},
+        {"seed": 2, "value": 1.0, "baseline": 2.0, "difference": -1.0},
+    ]
+    means = {"mean": 0.5, "against_mean": 5.5, "difference": -5.0, "said": ""}
+    row = {"measure": "spikes", "arm": "gpt2", "against": "llama", "seeds": seeds, **means}
+    said = [line.split() for line in printed(comparison(measures=[row]), 80).splitlines()]
+    assert ["llama", "9", "2", "5.5000"] in said and ["gpt2", "0", "1", "0.5000"] in said
+    assert ["gpt2", "less", "llama", "-9", "-1", "-5.0000"] in said
+    seeds[0]["value"] = 0.25
+    fractions = [line.split() for line in printed(comparison(measures=[row]), 80).splitlines()]
+    assert ["gpt2", "0.2500", "1.0000", "0.5000"] in fractions
