@@ -206,7 +206,8 @@ def parts(layers: int, width: int, block_layers: int) -> list[AttentionResiduals
 
 def inkling_average(part: AttentionResiduals, width: int) -> Inkling2BlockAttentionResidual:
     """Inkling 2's module with our query."""
-    module = Inkling2BlockAttentionResidual(SimpleNamespace(hidden_size=width))
+    config = SimpleNamespace(hidden_size=width, _attn_implementation="eager")
+    module = Inkling2BlockAttentionResidual(config)
     module.query.data.copy_(part.query.data)
     return module
 
