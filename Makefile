@@ -4,6 +4,7 @@
 # make gpu      what one GPU shows, in eight minutes, beside its limits and targets; and its tests
 # make triton   the kernels of GPUs in Triton's interpreter (brings 300 MB)
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
+# make newest   the same on the newest versions, but for torch
 # make wheel    the wheel in an empty environment, as a user installs it (brings 400 MB)
 # make house    style, types, import rule, docstring rule
 # make style    of it what is no test: style and types
@@ -24,7 +25,7 @@ WHEEL_VENV ?= .venv-wheel
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gpu triton oldest sweeps studies wheel house style docs site clean distclean
+.PHONY: help setup demo test gpu triton oldest newest sweeps studies wheel house style docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -61,12 +62,14 @@ triton: $(READY)
 	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' $(ARGS) \
 	  tests/numerics/formats/triton tests/measures/support/test_flash_products.py
 
-oldest:
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet hatchling editables
-	.venv-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt \
+oldest: VERSIONS := --constraint constraints-oldest.txt
+newest: VERSIONS := torch==2.13.0
+oldest newest:
+	$(PYTHON) -m venv .venv-$@
+	.venv-$@/bin/python -m pip install --quiet hatchling editables
+	.venv-$@/bin/python -m pip install --quiet $(VERSIONS) \
 	  --no-build-isolation --editable '.[dev,docs,eval]'
-	.venv-oldest/bin/python -m pytest -n $(WORKERS) -ra $(ARGS)
+	.venv-$@/bin/python -m pytest -n $(WORKERS) -ra $(ARGS)
 
 studies: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra -m study tests/studies/test_fast.py
@@ -74,6 +77,15 @@ studies: $(READY)
 sweeps: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra -m full
 
+# Each version of transformers has its own way to hand a model its cache.
+define GENERATE
+import layerlab, torch
+model = layerlab.build("pangu-pi", width=32, layers=2, heads=2, vocab=64, context=64)
+asked = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+said = [model.generate(torch.arange(8)[None], use_cache=one, **asked) for one in (True, False)]
+assert torch.equal(*said), said
+endef
+export GENERATE
 # Only what README's first line brings, and nothing of this folder: commands run in an empty one.
 wheel: $(READY)
 	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
@@ -84,7 +96,8 @@ wheel: $(READY)
 	  layerlab --version && layerlab variants >/dev/null && \
 	  layerlab inspect llama --measures diversity --samples 1 --context 32 --out report && \
 	  test -s report/report.html && \
-	  python -c 'import layerlab; assert "site-packages" in layerlab.__file__, layerlab.__file__'
+	  python -c 'import layerlab; assert "site-packages" in layerlab.__file__, layerlab.__file__' && \
+	  python -c "$$GENERATE"
 	@echo "the wheel installs and runs"
 
 style: $(READY)
@@ -111,4 +124,4 @@ clean:
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-oldest .venv-wheel
+	rm -rf .venv .venv-oldest .venv-newest .venv-wheel

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import transformers
 from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from tests.families.examination import TOLERANCE, Examination, examine
@@ -79,6 +80,8 @@ def test_all_default_measures_were_asked_for(written):
 
 
 def test_the_page_has_every_family_and_counts_what_its_rows_say(written):
+    if f"of transformers {transformers.__version__} " not in PAGE.read_text("utf-8"):
+        pytest.skip(f"the page is not of transformers {transformers.__version__}")
     assert {*written, *UNBUILT} == set(FAMILIES)
     assert render(written) == PAGE.read_text("utf-8")
 
