@@ -29,7 +29,7 @@ VARIANTS = ["llama", "pangu-pi", "canon", "mhc", "hyper-connections", "attention
 @pytest.mark.full
 @pytest.mark.parametrize("case", [*CASES, *VARIANTS])
 def test_a_run_learns_where_its_model_lies(case, tmp_path):
-    command = [sys.executable, "-m", "tests.training.on_pretend_device", tmp_path, case]
+    command = [sys.executable, "-m", "tests.support.train_on_pretend_device", tmp_path, case]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     begun, learned, *there = map(float, done.stdout.split()[-4:])
