@@ -24,9 +24,10 @@ from typing import Any
 import psutil
 
 import layerlab
-from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
+from layerlab.evaluation.harness.lm import HarnessModel
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, evaluate
+from layerlab.evaluation.lm_eval_tasks.load import load_tasks
 from layerlab.loading.model import LoadedModel
 from layerlab.system.logs import hush
 from layerlab.system.torch_settings import threads

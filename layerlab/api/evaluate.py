@@ -146,8 +146,8 @@ def evaluate(
         cot: show examples with their explanations, where a benchmark has them.
         limit: ask only the first so many questions of every subject and task.
         chat: put prompts as the tokenizer's chat template has them.
-        batch_size: prompts that are run at once; "auto": as many as memory allows. No score
-            depends on it.
+        batch_size: prompts that are run at once; "auto": as many as memory allows. Of scores only
+            those of written answers depend on it, in 16 bits.
         seed: of examples that are drawn.
         max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
             out.

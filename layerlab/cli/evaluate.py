@@ -100,7 +100,10 @@ def evaluate(
     ] = OUT,
     batch_size: Annotated[
         str,
-        typer.Option(metavar="N|auto", help="Prompts per batch; scores do not depend on it."),
+        typer.Option(
+            metavar="N|auto",
+            help="Prompts per batch; answers written in 16 bits may depend on it.",
+        ),
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Seed for drawing few-shot examples.")] = 0,
     device: Device = None,

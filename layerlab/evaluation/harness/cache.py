@@ -253,6 +253,8 @@ class KeptTask(BaseModel):
     worth: str | None
     ties: dict[str, dict[str, KeptShare]]
     overlong: KeptCount
+    near: KeptCount | None
+    batch: KeptCount
     beyond: list[str] = []
     cut: dict[str, Annotated[int, Field(ge=-1, le=10**9)]]
     seconds: Annotated[float, Field(ge=0, le=1e9)]

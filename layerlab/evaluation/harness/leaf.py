@@ -188,6 +188,8 @@ def _about(found: TaskResult) -> Mapping[str, Any]:
         "unsound": found.unsound,
         "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= asked,
         "overlong": found.overlong,
+        "near": found.near,
+        "batch": found.batch,
         "beyond": list(found.beyond),
         "cut": dict(found.cut),
         "worth": found.worth,

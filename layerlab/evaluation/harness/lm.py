@@ -2,7 +2,7 @@
 
 What is ours: whole examples are dropped where a prompt does not fit (`shots`), the beginning that
 prompts share is run once (`prefix`), a choice may be scored by the mean over all its tokens, no
-score depends on what else is asked, perplexities are of a text's own tokens, and nothing of the
+choice depends on what else is asked, perplexities are of a text's own tokens, and nothing of the
 engine's own talk reaches a terminal. For the rest, where every prompt fits, scores are those of
 `lm-eval run --include_path` on the same tasks.
 """
@@ -10,7 +10,7 @@ engine's own talk reaches a terminal. For the rest, where every prompt fits, sco
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,9 +27,16 @@ from layerlab.evaluation.harness.model_checks import (
 )
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
-from layerlab.evaluation.harness.settle import APART, close_rows, is_close, trim_row, unit_roundoff
+from layerlab.evaluation.harness.settle import (
+    APART,
+    COARSE,
+    close_rows,
+    is_close,
+    trim_row,
+    unit_roundoff,
+)
 from layerlab.evaluation.lm_eval_tasks.chat_prompts import render_chat
-from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
+from layerlab.evaluation.lm_eval_tasks.engine import HFLM, utils
 from layerlab.evaluation.metrics.mark import answer_limit, marked_length
 from layerlab.loading.batching import Side
 from layerlab.loading.generation import ignore_settings
@@ -62,6 +69,7 @@ class HarnessModel(HFLM):
         unfit: questions that do not fit into the context and are not asked.
         unsound: questions at which a logit was no finite number.
         overlong: questions whose written answer is not marked to its end.
+        near: questions whose written answer another batch could turn; None where none could.
         unit: unit roundoff of the arithmetic; that of bfloat16 where it is emulated.
         notes: what became of the batch, a line each.
     """
@@ -88,12 +96,15 @@ class HarnessModel(HFLM):
         self.unfit: set[int | None] = set()
         self.unsound: set[int | None] = set()
         self.overlong: set[int | None] = set()
-        self.unit = unit_roundoff(subject.model.dtype if share else torch.bfloat16)
+        self.near: set[int | None] | None = None
+        dtype = subject.model.dtype if share else torch.bfloat16
+        self.unit = unit_roundoff(dtype)
         self.step: Callable[[int], None] = lambda rows: None
         self.notes: list[str] = []
-        self._apart = APART.get(subject.model.dtype, 0.0) if share else APART[torch.bfloat16]
+        self._apart, self._coarse = APART.get(dtype, 0.0), dtype in COARSE
         self._close: set[tuple[int, ...]] | None = None
         self._broken: set[tuple[int, ...]] = set()
+        self._near: set[tuple[int, ...]] = set()
         self._rendered = False
         self._need = 1
         self._appended = list_appended(self.tokenizer)
@@ -251,15 +262,17 @@ class HarnessModel(HFLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Generate continuations, each up to a stop or to the limit of its task."""
-        self._broken, asked = set(), self._possible(requests)
+        asked = self._possible(requests)
         prompts = [tuple(self.tok_encode(one.args[0])) for one in asked]
         limits = [answer_limit(one.args[1]) for one in asked]
         parts = self._split("left", [*map(len, prompts)], max(limits, default=0))
         write = functools.partial(super().generate_until, disable_tqdm=True)
         written = self._fit(self.rows, lambda: _ask(write, asked, parts))
-        self.unsound = {
-            one.doc_id for one, own in zip(asked, prompts, strict=True) if own in self._broken
-        }
+        self.unsound, near = (
+            {one.doc_id for one, own in zip(asked, prompts, strict=True) if own in named}
+            for named in (self._broken, self._near)
+        )
+        self.near = near if self._coarse and self.rows > 1 else None
         sized = list(zip(asked, written, map(marked_length, limits), strict=True))
         self.overlong = {one.doc_id for one, text, size in sized if len(text) > size}
         found = iter([text[:size] for _, text, size in sized])
@@ -268,7 +281,7 @@ class HarnessModel(HFLM):
     def _possible(self, requests: Sequence[Any]) -> list[Any]:
         """Return the requests of questions that fit; the others are remembered and not asked."""
         misfits = [one for one in requests if not self.fits(one.request_type, one.args)]
-        self.unfit = {one.doc_id for one in misfits}
+        self.unfit, self.overlong, self.near = {one.doc_id for one in misfits}, set(), None
         return [one for one in requests if one.doc_id not in self.unfit]
 
     def _loglikelihood_tokens(self, requests: Any, **options: Any) -> Any:
@@ -300,13 +313,13 @@ class HarnessModel(HFLM):
         """Ask in batches of as many rows as fit: the longest come first, so little is lost."""
         while True:
             self.batch_size_per_gpu = rows = min(self.rows, most)
+            self._broken, self._near = set(), set()
             with CatchOutOfMemory(bears=self.automatic and rows > 1):
                 return ask()
             release_memory()
             self.rows = rows // 2
             self.notes.append(
-                f"memory ran out with {rows} prompts at once, and from then on {self.rows} were "
-                "run; no score depends on it"
+                f"memory ran out with {rows} prompts at once, and from then on {self.rows} were run"
             )
 
     def _model_call(self, inps: Any, attn_mask: Any = None, labels: Any = None) -> Any:
@@ -353,10 +366,12 @@ class HarnessModel(HFLM):
             return found, None
         rule = {"ends": self._ends, "stop": options["stop"], "decode": self.tok_decode}
         broken, close = (find_unended(written, one[0], **rule) for one in noted)
-        kept = zip(context[broken], options["attention_mask"][broken].bool(), strict=True)
-        self._broken |= {tuple(own[mask].tolist()) for own, mask in kept}
+        close &= ~broken
+        for named, rows in ((self._broken, broken), (self._near, close)):
+            kept = zip(context[rows], options["attention_mask"][rows].bool(), strict=True)
+            named.update(tuple(own[mask].tolist()) for own, mask in kept)
         written[broken] = self.eot_token_id
-        return found, close & ~broken
+        return found, None if self._coarse else close
 
     def _model_generate(self, context: Any, **options: Any) -> Any:
         check_ids(context, self._subject, "a question")
@@ -381,20 +396,3 @@ def _first_rows(subject: LoadedModel, share: bool) -> int:
     if not share:
         return ROWS_EMULATED
     return ROWS_ON_CPU if subject.device.type == "cpu" else ROWS
-
-
-def load_tasks(
-    configs: Sequence[str | Mapping[str, Any]], changes: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Load tasks with their questions read, by their names.
-
-    Args:
-        configs: of each task its configuration, or the YAML file of that.
-        changes: of the metadata of every task, which its reader is given.
-
-    Raises:
-        UserError: the questions of one cannot be read.
-    """
-    with hush():
-        manager = TaskManager(include_defaults=False, metadata=dict(changes or {}))
-        return dict(manager.load(list(configs))["tasks"])

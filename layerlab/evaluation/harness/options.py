@@ -32,8 +32,8 @@ class Options:
         cot: examples are shown with their explanations, where a benchmark has them.
         limit: only the first so many questions of every subject.
         chat: prompts as the tokenizer's chat template has them.
-        batch_size: prompts that are run at once; "auto": as many as memory allows. No score depends
-            on it.
+        batch_size: prompts that are run at once; "auto": as many as memory allows. Of scores only
+            those of written answers depend on it, in 16 bits.
         seed: of examples that are drawn.
 
     Raises:

@@ -48,7 +48,9 @@ class Forward:
         self.share = share and bool(self._cache)
         self.tokens = 0
         self.passed = 0
-        self._narrows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        self._narrows = "logits_to_keep" in takes
+        self._plain = {"use_cache": False} if "use_cache" in takes else {}
         self._proven = False
 
     def __call__(self, ids: Tensor, need: int) -> Tensor:
@@ -81,7 +83,7 @@ class Forward:
     def _run(self, ids: Tensor, keep: int, **options: Any) -> Tensor:
         if self._narrows:
             options["logits_to_keep"] = keep
-        logits: Tensor = self.model(input_ids=ids, **options).logits
+        logits: Tensor = self.model(input_ids=ids, **{**self._plain, **options}).logits
         return logits[:, -keep:]
 
     def _share_prefix(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:

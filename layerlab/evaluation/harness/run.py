@@ -23,7 +23,7 @@ from layerlab.evaluation.harness.cache import (
     scorer,
 )
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
-from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
+from layerlab.evaluation.harness.lm import HarnessModel
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.model_checks import list_added, list_appended, max_length
 from layerlab.evaluation.harness.model_state import describe_state, hash_offloaded
@@ -35,11 +35,12 @@ from layerlab.evaluation.harness.options import (
     describe_dropped,
 )
 from layerlab.evaluation.harness.run_task import run_task
+from layerlab.evaluation.harness.settle import COARSE
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.chat_prompts import find_day, keeps_instruction
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
-from layerlab.evaluation.lm_eval_tasks.load import load_named
+from layerlab.evaluation.lm_eval_tasks.load import load_named, load_tasks
 from layerlab.loading.batching import describe_ahead
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel, describe_lacking
@@ -90,7 +91,7 @@ class EvaluationRun:
             UserError: the model has no tokenizer, a task fewer examples than were asked for, or
                 memory is too small.
         """
-        model, engines = self._model(), dict[str, HarnessModel]()
+        model, engines, batches = self._model(), dict[str, HarnessModel](), dict[str, int]()
         trial = None if self.cache.folder is None else try_model(self.subject.model)
         unused = list_unused(self.subject.model)
         if unused and any(leaf.generates for leaf in leaves):
@@ -119,7 +120,11 @@ class EvaluationRun:
             if kept is None:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
-                kept = self._ask(leaf, engines[scoring], name, trial)
+                engine = engines[scoring]
+                engine.rows = min(engine.rows, batches.get(scoring, engine.rows))
+                kept = self._ask(leaf, engine, name, trial)
+            if self._keeps_batch(leaf):
+                batches[scoring] = kept["batch"]
             self.progress.end(leaf.name)
             yield {**kept, "arm": self.arm}
 
@@ -224,6 +229,11 @@ class EvaluationRun:
     def _batch(self) -> int | str:
         return 1 if self.arithmetic.alone else self.options.batch_size
 
+    def _keeps_batch(self, leaf: Leaf) -> bool:
+        """Return whether answers stay as their batch wrote them."""
+        coarse = self.arithmetic.format is not None or self.subject.model.dtype in COARSE
+        return leaf.generates and coarse
+
     def _model(self) -> str:
         tokenizer = self.subject.tokenizer
         model = self.subject.model
@@ -253,6 +263,7 @@ class EvaluationRun:
             "arithmetic": self.arithmetic.key + (rounder() if self.arithmetic.format else ""),
             "task": describe_task(leaf.task, options.limit),
             "scoring": scoring,
+            "batch": str(self._batch) if self._keeps_batch(leaf) else "",
             "options": f"{options.shots} {options.limit} {options.seed} {chat}",
             "cot": str(leaf.cot(options)),
             "versions": f"{ENGINE} layerlab {VERSION} {scorer()} {versions()}",

@@ -94,6 +94,8 @@ def run_task(
         worth=worth,
         ties=ties,
         overlong=len(engine.overlong),
+        near=None if engine.near is None else len(engine.near),
+        batch=engine.rows,
         beyond=beyond,
         cut={
             _key(one): -1 if one["doc_id"] in engine.unfit else number

@@ -45,6 +45,8 @@ class TaskResult:
         limited: tokens that an answer may have where the context allows fewer than the task.
         unsound: questions at which a logit was NaN or infinite.
         overlong: questions whose written answer is not marked to its end.
+        near: questions whose written answer another batch could turn; None where none could.
+        batch: prompts that were run at once.
         beyond: metrics that are larger than any number here.
         cut: by question, the examples left in a prompt that lost some; -1 where it does not fit.
         samples: every question with its prompt, answer and score.
@@ -61,6 +63,8 @@ class TaskResult:
     worth: str | None = None
     ties: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     overlong: int = 0
+    near: int | None = None
+    batch: int = 1
     beyond: Sequence[str] = ()
     cut: Mapping[str, int] = field(default_factory=dict)
     samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())

@@ -298,3 +298,20 @@ def _mean(name: str, group: Any) -> GroupMean:
         if one.aggregation == "mean"
     }
     return GroupMean(name, tasks, metrics)
+
+
+def load_tasks(
+    configs: Sequence[str | Mapping[str, Any]], changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Load tasks with their questions read, by their names.
+
+    Args:
+        configs: of each task its configuration, or the YAML file of that.
+        changes: of the metadata of every task, which its reader is given.
+
+    Raises:
+        UserError: the questions of one cannot be read.
+    """
+    with hush():
+        manager = TaskManager(include_defaults=False, metadata=dict(changes or {}))
+        return dict(manager.load(list(configs))["tasks"])

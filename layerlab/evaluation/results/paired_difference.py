@@ -124,6 +124,9 @@ def _differing(one: Record, its: Record) -> Iterator[str]:
     elif here != there:
         words = f"answers of at most {here or there} tokens"
         yield f"{words} only here" if here else f"{words} only there"
+    size, other = one.get("batch", 1), its.get("batch", 1)  # earlier versions: as of one
+    if size != other and (one.get("near") or its.get("near")):
+        yield f"answers written in batches of {size} here, of {other} there"
     if "cut" not in told and (cut := _count_otherwise_cut(one, its)):
         yield f"questions with other examples left out, or not asked, for want of context: {cut:,}"
 

@@ -1,7 +1,7 @@
-"""Remarks on single questions: ties between options, and answers marked in part."""
+"""Remarks on single questions: ties of options, answers marked in part, or of one batch."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.harness.task_result import ALONE
@@ -44,16 +44,25 @@ def describe_sentences(task: str) -> str:
 
 
 def question_remarks(records: Iterable[Record]) -> list[str]:
-    """Return a line for every model and score with ties, or with answers marked in part."""
+    """Return a line for every model and score with ties, or with answers that it qualifies."""
     ties, cut = Counter[TaskNames](), Counter[TaskNames]()
-    asked = Counter[TaskNames]()
+    asked, near, written = Counter[TaskNames](), Counter[TaskNames](), Counter[TaskNames]()
+    batches: dict[TaskNames, set[int]] = {}
     for one in records:
         named = (str(one["arm"]), title_of(one))
         cut[named] += one.get("overlong") or 0
         asked[named] += one["n"]
+        if one.get("near") is not None:
+            near[named] += one["near"]
+            written[named] += one["n"] - one["shots"]["unfit"]
+            batches.setdefault(named, set()).add(one["batch"])
         for metric, count in _count_ties(one).items():
             ties[*named, metric] += count
-    return [*_tell_ties(ties, asked), *_tell_cut(cut, asked)]
+    return [
+        *_tell_ties(ties, asked),
+        *_tell_cut(cut, asked),
+        *_tell_near(near, written, batches),
+    ]
 
 
 def _count_ties(record: Record) -> dict[str, int]:
@@ -82,4 +91,17 @@ def _tell_cut(cut: Counter[TaskNames], asked: Counter[TaskNames]) -> Iterator[st
             yield (
                 f"{arm}: {title}: {count:,} of {n:,} answers are longer than {least:,} characters "
                 f"and {more} for each token that they may have; what lies beyond is not marked"
+            )
+
+
+def _tell_near(
+    near: Counter[TaskNames], written: Counter[TaskNames], batches: Mapping[TaskNames, set[int]]
+) -> Iterator[str]:
+    for (arm, title), count in near.items():
+        n, sizes = written[arm, title], ", ".join(map(str, sorted(batches[arm, title])))
+        if count:
+            yield (
+                f"{arm}: {title}: {count:,} of {n:,} written answers hold a near tie of two "
+                "tokens; in this precision they may differ with the batch, which is of "
+                f"{sizes} here; with --batch-size 1, or in float32, no answer depends on it"
             )

@@ -25,9 +25,10 @@ from tests.loading.test_batching import LONGROPE
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
+from layerlab.evaluation.harness.lm import HarnessModel
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.evaluation.lm_eval_tasks.load import load_tasks
 
 __all__ = ["shelf"]
 ROWS = [question(place, words=1 + 3 * place % 7) for place in range(15)]

@@ -25,10 +25,11 @@ from tests.evaluation.candidate import (
 
 lm_eval = pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import HarnessModel, load_tasks  # noqa: E402
+from layerlab.evaluation.harness.lm import HarnessModel  # noqa: E402
 from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.harness.task_result import TaskResult  # noqa: E402
 from layerlab.evaluation.lm_eval_tasks.description import describe_task  # noqa: E402
+from layerlab.evaluation.lm_eval_tasks.load import load_tasks  # noqa: E402
 from tests.support.refused import refusal, refuses  # noqa: E402
 
 

@@ -16,6 +16,7 @@ from transformers import (
 import layerlab
 from layerlab.evaluation.harness.prefix_cache import WORTH, Forward
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.model_cache import cache_of
 from tests.evaluation.candidate import candidate
 
 # float32, a few hundred terms: thousands of roundings of 6e-8 at the very most.
@@ -143,6 +144,16 @@ def test_a_lack_of_memory_is_no_fault_of_the_cache(model, monkeypatch):
     monkeypatch.setattr("transformers.DynamicCache.batch_repeat_interleave", full)
     with pytest.raises(torch.OutOfMemoryError):
         Forward(model)(batch([40, 40], 30), 1)
+
+
+def test_a_plain_pass_keeps_no_keys_and_values(model):
+    kept = []
+    handle = model.register_forward_hook(lambda *given: kept.append(cache_of(given[-1])))
+    forward, ids = Forward(model), batch([60] * 8, 50)
+    forward(ids[:1], 1)
+    forward(ids, 1)
+    handle.remove()
+    assert [one is None for one in kept] == [True, False, False, True]
 
 
 def test_a_short_beginning_is_not_worth_it(model):

@@ -1,5 +1,6 @@
 """What the result of a task is kept under."""
 
+from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 import layerlab
+from layerlab.errors import Interrupted
 
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.harness import run as sitting
+from layerlab.evaluation.harness.lm import HarnessModel
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.shelf import run, shelf
 
@@ -82,3 +85,82 @@ def test_weights_that_wait_elsewhere_are_asked_and_known_by_their_numbers(shelf,
     for row, kept in ((40, 1), (40, 1), (41, 2)):
         run(shelf, "boolq", model=put(row), out=tmp_path / "out", limit=2)
         assert len(list((tmp_path / "out" / "leaves").iterdir())) == kept
+
+
+def write(shelf: Path, out: Path | None = None, **options: Any) -> Any:
+    """Answers of FinanceIQ, written in 16 bits where no other format is named."""
+    model = candidate(512).model.to(options.pop("format_of", torch.bfloat16))
+    return run(shelf, "financeiq", model=model, scoring="gen", out=out, **options)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("dtype", "scoring", "more"),
+    [(torch.bfloat16, "gen", 10), (torch.bfloat16, "choice_ll", 0), (torch.float32, "gen", 0)],
+)
+def test_answers_written_in_16_bits_are_known_by_their_batch(shelf, tmp_path, dtype, scoring, more):
+    model = candidate(512).model.to(dtype)
+    kept = []
+    for batch in (3, 2, 2, 3):
+        found = run(
+            shelf, "financeiq", model=model, scoring=scoring, batch_size=batch, out=tmp_path / "out"
+        )
+        kept.append(len(list((tmp_path / "out" / "leaves").iterdir())))
+        if more:
+            assert {one["batch"] for one in found.content["subjects"]} == {batch}
+    assert kept == [10, *[10 + more] * 3]
+
+
+@pytest.mark.full
+def test_a_run_that_was_killed_goes_on_with_the_batch_that_memory_left(
+    shelf, tmp_path, monkeypatch
+):
+    plain = HarnessModel._model_generate
+    done: list[int] = []
+
+    def short(self: Any, context: torch.Tensor, **options: Any) -> Any:
+        if len(context) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if len(done) == 4:  # of two tasks, whose three answers each take two passes
+            raise KeyboardInterrupt
+        done.append(len(context))
+        return plain(self, context, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HarnessModel, "_model_generate", short)
+        with pytest.raises(Interrupted):
+            write(shelf, tmp_path / "out")
+    assert len(list((tmp_path / "out" / "leaves").iterdir())) == 2
+    rows = write(shelf, tmp_path / "out").content["subjects"]
+    assert [one["batch"] for one in rows] == [2] * 10
+    assert [one["batch"] for one in write(shelf).content["subjects"]] == [32] * 10
+
+
+@pytest.mark.full
+def test_a_result_says_how_many_answers_hang_on_the_batch(shelf, tmp_path):
+    alone, out = write(shelf, tmp_path / "alone", batch_size=1), tmp_path / "out"
+    found = write(shelf, out, batch_size=8, against=tmp_path / "alone" / "results.json")
+    near = sum(one["near"] for one in found.content["subjects"])
+    said = (
+        f"LlamaForCausalLM: FinanceIQ: {near} of 30 written answers hold a near tie of two tokens; "
+        "in this precision they may differ with the batch, which is of 8 here; with --batch-size "
+        "1, or in float32, no answer depends on it"
+    )
+    told = "asked differently: FinanceIQ: answers written in batches of 8 here, of 1 there"
+    assert near > 5 and {said, told} <= {*found.content["remarks"]}
+    page = (out / "report.html").read_text("utf-8")
+    assert "30 written answers hold a near tie" in page
+    assert {one["near"] for one in alone.content["subjects"]} == {None}
+    whole = write(shelf, batch_size=8, format_of=torch.float32)
+    assert not any(
+        "near tie" in one for one in [*alone.content["remarks"], *whole.content["remarks"]]
+    )
+
+
+@pytest.mark.full
+def test_a_result_of_an_earlier_version_is_one_of_answers_alone(shelf, tmp_path):
+    old = write(shelf, batch_size=8)
+    for one in old.content["subjects"]:
+        del one["near"], one["batch"]
+    found = write(shelf, batch_size=8, against=old.save(tmp_path / "old").folder)
+    assert any("batches of 8 here, of 1 there" in one for one in found.content["remarks"])

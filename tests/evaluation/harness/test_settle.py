@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close
-from tests.evaluation.candidate import candidate
+from tests.evaluation.candidate import Writing, candidate
 
 pytest.importorskip("lm_eval")
 
@@ -46,12 +46,57 @@ def test_no_score_depends_on_the_batch(folder, dtype):
     for alone, three, automatic in zip(*found, strict=True):
         if alone["kind"] == "loglikelihood_rolling":
             continue  # perplexities are no decisions: as exact as their format
+        if alone["kind"] == "generate_until" and dtype == torch.bfloat16:
+            continue  # answers stay as their batch wrote them
         for other in (three, automatic):
             assert other["scores"] == alone["scores"], alone["task"]
             for one, its in zip(alone["measured"], other["measured"], strict=True):
                 same = one["value"] == its["value"]
                 rounded = one["value"] == pytest.approx(its["value"], rel=10 * APART[dtype])
                 assert same or (one["metric"] == "perplexity" and rounded)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share", "batch", "near"),
+    [
+        (torch.bfloat16, True, 4, {0}),
+        (torch.float16, True, 4, {0}),
+        (torch.float32, False, 4, {0}),  # emulated
+        (torch.bfloat16, True, 1, None),
+        (torch.float32, True, 4, None),
+        (torch.float64, True, 4, None),
+    ],
+)
+def test_answers_with_near_ties_stay_in_16_bits_and_are_counted(dtype, share, batch, near):
+    subject, sizes = candidate(64), list[int]()
+    subject.model.to(dtype)
+    assert subject.tokenizer is not None
+    prompts = ("Which number? one", "Which number? two")
+    own = subject.tokenizer(prompts[0])["input_ids"]
+
+    def steer(module: Any, args: Any, given: Any, found: Any) -> None:
+        """The first cannot choose between two tokens, and the second ends at once."""
+        rows = given["input_ids"].tolist()
+        sizes.append(len(rows))
+        for row, ids in enumerate(rows):
+            found.logits[row, -1] = 0.0
+            found.logits[row, -1, 0] = 9.0
+            if ids[-len(own) :] == own:
+                found.logits[row, -1, 5:7] = 99.0
+
+    handle = subject.model.register_forward_hook(steer, with_kwargs=True)
+    engine = HarnessModel(subject, batch=batch, scoring="gen", share=share)
+    subject.batching("left")
+    sizes.clear()
+    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 2}
+    asked = [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
+    answers = engine.generate_until(asked)
+    handle.remove()
+    assert answers[0] and not answers[1] and engine.near == near
+    assert ({*sizes} == {2}) == (near is not None)
+    engine.overlong = {0}
+    engine.loglikelihood([Writing(0, (prompts[0], " A"), "loglikelihood")])  # type: ignore[arg-type]
+    assert engine.near is None and engine.overlong == set()
 
 
 @pytest.mark.full
@@ -104,7 +149,7 @@ def test_memory_halves_the_batch_with_one_line_and_no_other_score(folder, monkey
     notes = [one for one in found.content["remarks"] if "memory ran out" in one]
     assert notes[0] == (
         f"own_choice: memory ran out with {ROWS_ON_CPU} prompts at once, and from then on "
-        f"{ROWS_ON_CPU // 2} were run; no score depends on it"
+        f"{ROWS_ON_CPU // 2} were run"
     )
     assert len(notes) == 6  # 32, 16 and 8, for what is chosen and for what is written
     for ours, theirs in zip(found.content["tasks"], plain.content["tasks"], strict=True):
