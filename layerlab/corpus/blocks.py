@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from layerlab.corpus.shards import ShardReader
-from layerlab.corpus.streams import TokenStream
+from layerlab.corpus.streams import KeptTokens, TokenStream
 from layerlab.errors import UserError
 
 
@@ -133,7 +133,7 @@ class ShardedBlocks:
         self.starts = np.append(self.starts, self.starts[-1] + more)
 
 
-def take_blocks(tokens: np.ndarray, blocks: np.ndarray, block: int) -> np.ndarray:
+def take_blocks(tokens: np.ndarray | KeptTokens, blocks: np.ndarray, block: int) -> np.ndarray:
     """Return the tokens of blocks that lie side by side, each with the one before it."""
     found: np.ndarray = tokens[blocks[:, None] * block + np.arange(block + 1)]
     return found

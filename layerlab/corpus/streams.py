@@ -8,6 +8,35 @@ import numpy as np
 from layerlab.corpus.shards import ShardReader
 
 
+class KeptTokens:
+    """Tokens on disk without those of some documents; in memory is only where these would stand."""
+
+    def __init__(self, tokens: np.ndarray, starts: np.ndarray, documents: np.ndarray) -> None:
+        """Find the places of what is kept.
+
+        Args:
+            starts: where each document begins.
+            documents: whether each is left out.
+        """
+        self.tokens, self.dtype = tokens, tokens.dtype
+        sizes = np.diff(starts, append=len(tokens))[~documents]
+        self.starts = np.cumsum(sizes) - sizes
+        shift = starts[~documents] - self.starts
+        first = np.diff(shift, prepend=-1) > 0
+        self._begins, self._shift = self.starts[first], shift[first]
+        self._count = int(sizes.sum())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, places: np.ndarray | slice) -> np.ndarray:
+        if isinstance(places, slice):
+            places = np.arange(*places.indices(len(self)))
+        runs = np.searchsorted(self._begins, places, side="right") - 1
+        found: np.ndarray = self.tokens[places + self._shift[runs]]
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenStream:
     """The tokens of one source: a separator, a document, a separator, a document.
@@ -25,7 +54,7 @@ class TokenStream:
     """
 
     name: str
-    tokens: np.ndarray
+    tokens: np.ndarray | KeptTokens
     starts: np.ndarray
     ends: np.ndarray | None
     bytes: int
@@ -79,14 +108,9 @@ def _hashes(streams: Sequence[TokenStream]) -> np.ndarray:
 
 
 def _without(stream: TokenStream, documents: np.ndarray) -> TokenStream:
-    """Return a stream of training text without some documents, in memory."""
-    left = np.diff(stream.starts, append=len(stream.tokens))[~documents]
-    return replace(
-        stream,
-        tokens=drop_documents(stream.tokens, stream.starts, documents),
-        starts=np.cumsum(left) - left,
-        hashes=stream.hashes[~documents],
-    )
+    """Return a stream of training text without some documents."""
+    kept = KeptTokens(stream.tokens[:], stream.starts, documents)
+    return replace(stream, tokens=kept, starts=kept.starts, hashes=stream.hashes[~documents])
 
 
 def drop_documents(tokens: np.ndarray, starts: np.ndarray, documents: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 # Enough to tell, from the line with the first byte that is no UTF-8.
 SAMPLE = 1 << 16
+UNPACK = {".gz": "gunzip -c", ".zst": "zstd -dc"}
 LEAST = 16  # bytes of a part that is looked at
 # Share of bytes that are zero in what was never written.
 EMPTY = 0.75
@@ -49,8 +50,8 @@ def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
     if rest.count(0) > EMPTY * len(rest):
         return "from there on its bytes are zero: the file is damaged; copy it again"
     found = guess_charset(data[begin : begin + SAMPLE])
-    packed = PurePath(file.rstrip("'")).suffix == ".gz"
-    given, source = (f"gunzip -c {file} | ", "") if packed else ("", f" {file}")
+    unpack = UNPACK.get(PurePath(file.rstrip("'")).suffix)
+    given, source = (f"{unpack} {file} | ", "") if unpack else ("", f" {file}")
     if found == "utf-8":
         return (
             "it is UTF-8 with broken bytes, which this leaves out: type: "

@@ -1,14 +1,18 @@
 """The documents of a source on disk, read once: cut in two, and given out in bounded pieces."""
 
 import mmap
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 
 from layerlab.data.sources import TextChunk
 from layerlab.errors import UserError
+from layerlab.validation import short_repr
 
 PIECE = 1 << 18
 # A share of held-out text that a boundary between documents may miss before one is cut.
@@ -19,7 +23,7 @@ class DocumentStore:
     """Documents one after another in a file, and the bytes at which each begins."""
 
     def __init__(
-        self, data: bytes | mmap.mmap, starts: list[int], begin: int | None = None
+        self, data: bytes | mmap.mmap, starts: "array[int]", begin: int | None = None
     ) -> None:
         """Take the text and where its documents begin; `starts` ends with its length.
 
@@ -49,8 +53,10 @@ class DocumentStore:
             UserError: the text is too short to be cut.
         """
         wanted = round(self.bytes * (1 - share))
-        inner = self.starts[1:-1]
-        near = min(inner, key=lambda start: abs(start - wanted), default=0)
+        last = len(self.starts) - 1
+        at = bisect_left(self.starts, wanted, 1, last)
+        around = self.starts[max(1, at - 1) : min(at + 1, last)]
+        near = min(around, key=lambda start: abs(start - wanted), default=0)
         if not near or abs(near - wanted) > TOLERANCE * (self.bytes - wanted):
             near = self._end_of_line(wanted)
         if not 0 < near < self.bytes:
@@ -58,15 +64,15 @@ class DocumentStore:
                 f"{name} has {self.bytes} bytes of text, too few to hold out {share:g} of them; "
                 "give a longer text"
             )
-        head = [start for start in self.starts if start < near]
-        tail = [start for start in self.starts if start > near]
-        begin = near if near in self.starts else head[-1]
-        train, held = [*head, near], [near, *tail]
+        cut, end = bisect_left(self.starts, near), bisect_right(self.starts, near)
+        begin = near if cut < end else self.starts[cut - 1]
+        train, held = (array("q", [near]) for _ in range(2))
+        train[:0], held[1:] = self.starts[:cut], self.starts[end:]
         return DocumentStore(self.data, train), DocumentStore(self.data, held, begin)
 
     def documents(self) -> Iterator[Iterator[str]]:
         """Yield each document in pieces of at most 256 KiB, which end with a line if they can."""
-        for first, last in zip(self.starts, self.starts[1:], strict=False):
+        for first, last in pairwise(self.starts):
             yield self._pieces(first, last)
 
     def pieces(self) -> Iterator[TextChunk]:
@@ -190,7 +196,7 @@ def spool_documents(
     Raises:
         UserError: there is no text, or it cannot be written as UTF-8.
     """
-    starts, done = [0], 0
+    starts, done = array("q", [0]), 0
     with file.open("w+b") as stream:
         for text, first in pieces:
             if first and done > starts[-1]:
@@ -215,6 +221,7 @@ def _encode(text: str, name: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{name} holds half of a surrogate pair ({text[error.start]!r}), which is no text; "
-            "mend or leave out that document"
+            f"{name} holds half of a surrogate pair ({text[error.start]!r}), which is no text, "
+            f"behind {short_repr(text[max(0, error.start - 32) : error.start])}; mend that "
+            "document, or type layerlab adapt clean, which leaves it out"
         ) from None

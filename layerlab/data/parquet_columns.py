@@ -1,7 +1,8 @@
 """Columns of a Parquet file, and their unpacked size before words are repeated in each row.
 
 A file keeps a word once and names it in as many rows as it likes: three kilobytes can hold rows of
-gigabytes. So texts are read with their dictionary.
+gigabytes. Of a column with one text a row so few rows are read at once that they find room; a list
+may name a word any number of times, so texts in lists are read with their dictionary.
 """
 
 from collections.abc import Iterator
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 
 # Of a table; a word that is kept once may stand in each of them.
 ROWS_AT_ONCE = 64
+# Rows that are unpacked at once, and about how many bytes of them: for each such batch all words of
+# a group that were met before are copied.
+LONGEST_BATCH, BATCH_BYTES = 4096, 2**26
 
 
 def read_batches(path: Path, field: str | None) -> Iterator["pa.RecordBatch"]:
-    """Read the rows of a file, a few at a time, whose texts are still in their dictionary.
+    """Read the rows of a file, a few at a time, whose texts in lists are still in their dictionary.
 
     Args:
         field: that is read; None where all are.
@@ -41,7 +45,8 @@ def read_batches(path: Path, field: str | None) -> Iterator["pa.RecordBatch"]:
     metadata = pyarrow.parquet.read_metadata(path)
     text_names, sizes = text_columns(metadata), page_sizes(path, metadata)
     allowance.check(max(sizes))
-    count = min(ROWS_AT_ONCE, max(1, allowance.most // max(1, sizes.largest)))
+    usual = max(ROWS_AT_ONCE, BATCH_BYTES * metadata.num_rows // max(1, sizes.total))
+    count = min(LONGEST_BATCH, usual, max(1, allowance.most // max(1, sizes.largest)))
     with pyarrow.parquet.ParquetFile(path, read_dictionary=text_names) as file:
         check_columns(str(path), field, file.schema_arrow.names)
         columns = None if field is None else [field]
@@ -52,13 +57,15 @@ def read_batches(path: Path, field: str | None) -> Iterator["pa.RecordBatch"]:
             file.iter_batches(row_groups=group, **options) for group in every
         ):
             allowance.spend(ROW * len(batch) + sum(map(unpacked_size, batch.columns)))
-            yield batch
+            for first in range(0, len(batch), ROWS_AT_ONCE):
+                yield batch.slice(first, ROWS_AT_ONCE)
 
 
 def text_columns(metadata: Any) -> list[str]:
-    """Return the paths of the columns of texts, which may be read with their dictionary.
+    """Return the paths of the columns of texts in lists, which are read with their dictionary.
 
-    Where a text begins as the one before it, none can be made.
+    Where a text begins as the one before it, none can be made. One of all texts of a column would
+    grow with each batch, and is copied for it: a million rows in one group would take hours.
     """
     columns = (metadata.schema.column(one) for one in range(metadata.num_columns))
     groups = [metadata.row_group(one) for one in range(metadata.num_row_groups)]
@@ -68,7 +75,8 @@ def text_columns(metadata: Any) -> list[str]:
         for one in range(metadata.num_columns)
         if any(kind.startswith("DELTA") for kind in group.column(one).encodings)
     }
-    texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+    listed = [one for one in columns if one.max_repetition_level]
+    texts = [one.path for one in listed if one.physical_type == "BYTE_ARRAY"]
     return [path for path in texts if path not in delta]
 
 

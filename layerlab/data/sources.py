@@ -13,7 +13,7 @@ from layerlab.data.fingerprint import fingerprint, hash_files
 from layerlab.data.parquet_columns import fieldless, read_batches
 from layerlab.data.places import data_folder, list_shown
 from layerlab.data.python_docs import topics
-from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
+from layerlab.data.text_files import PACKED, read_lines, read_text_blocks, unreadable
 from layerlab.data.unread import describe_unread, warn_of_unread
 from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
@@ -23,14 +23,14 @@ from layerlab.records.parse import DECODER, check_text, json_of, one_line
 from layerlab.system.hub import explain_failure, find_commit, hub
 from layerlab.validation import expand_home, short_repr, suggest
 
-PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
-TABLES = (".jsonl", ".jsonl.gz", ".parquet")
+PLAIN = tuple(kind + packed for kind in (".txt", ".md") for packed in ("", *PACKED))
+# In a .json that is packed, large collections have an object on every line.
+LINES = (".jsonl", *(kind + packed for kind in (".jsonl", ".json") for packed in PACKED))
+TABLES = (*LINES, ".parquet")
 ENDINGS = (*PLAIN, *TABLES)
 # Files of whole rows: also one JSON array, which no corpus is.
 ROWS = (".json", *TABLES)
-EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
-# Characters of a row: what JSON makes of them may take 25 times as much memory.
-LONGEST = 2**25
+EXPECTED = ".txt, .md, .jsonl, any of them with .gz or .zst, or .parquet"
 
 
 class TextChunk(NamedTuple):
@@ -226,8 +226,12 @@ def _files(given: str) -> list[Path]:
 
 def _read_once(files: Iterable[Path]) -> list[Path]:
     """Leave out what lies packed beside the same file unpacked, and would be read twice."""
-    every = dict.fromkeys(files)
-    return [one for one in every if one.suffix.lower() != ".gz" or one.with_suffix("") not in every]
+    every = list(dict.fromkeys(files))
+    bare = {one: one.with_suffix("") if one.suffix.lower() in PACKED else one for one in every}
+    first: dict[Path, Path] = {}
+    for one in sorted(every, key=lambda one: bare[one] != one):
+        first.setdefault(bare[one], one)
+    return [one for one in every if first[bare[one]] == one]
 
 
 def _kind(path: Path) -> str:
@@ -261,11 +265,6 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not line.strip():
             continue
         location = f"{path}, line {number}"
-        if len(line) > LONGEST:
-            raise UserError(
-                f"{location} has {len(line):,} characters; expected at most {LONGEST:,} in a row: "
-                "cut it into several"
-            )
         try:
             row = json_of(line)
         except ValueError as error:
@@ -340,11 +339,11 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[TextChunk]:
-    """Yield one document from each row."""
+    """Yield one document from each row; an empty one where its field is empty, as null is."""
     for location, row in rows:
         if field not in row:
             raise fieldless(location, field, list(row))
-        text = row[field]
+        text = "" if row[field] is None else row[field]
         if not isinstance(text, str):
             raise UserError(
                 f"{location}: the field {field!r} is {short_repr(text)}; expected a text: "

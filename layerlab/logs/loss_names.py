@@ -12,10 +12,12 @@ HELD_OUT = (
     *("eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss"),
     *("validation_loss", "validation/loss", "held_out_loss", "test_loss", "test/loss"),
     *("val_loss_epoch", "val/loss_epoch"),  # Lightning's means over a pass
+    *("validation_lm_loss", "lm loss validation"),  # Megatron's lines of text, and its events
 )
 LOSSES = (
     *HELD_OUT,
     *("loss", "train_loss", "train/loss", "train/train_loss", "training_loss"),
+    *("lm_loss", "lm loss"),
 )
 # What else may be a loss on held-out text: eval_wiki_loss, loss/val, validPerplexity, valloss.
 HELD_WORD = r"(eval(uation|uate)?|val(i|id|idation|idate)?|test|dev|cv|ood|held(_?out)?|hold_?out)"

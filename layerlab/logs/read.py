@@ -189,6 +189,8 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
         table, planned = trainer_state.read_trainer_state(path), trainer_state.read_planned(path)
     elif suffix in TEXTS and columns.line is None and tables.is_sheet(path):  # as Keras logs
         table = tables.read_csv(path, columns.word_names)
+    elif suffix in TEXTS and columns.line is None and tables.is_jsonl(path):
+        table = tables.read_jsonl(path)
     elif suffix in TEXTS or columns.line is not None:
         table = text_log.read_text(path, columns)
     else:

@@ -60,7 +60,7 @@ class Source(Section):
 
     Attributes:
         text: `python-docs`, `brown`, `wiki-zh`, `law-zh`, a file or folder (.txt, .md, .jsonl, any
-            of them with .gz, or .parquet), or `hf:NAME`.
+            of them with .gz or .zst, or .parquet), or `hf:NAME`.
         weight: of every batch that is drawn from it, beside the other sources.
         field: of a row that holds the text.
         split: of a data set of the Hub.

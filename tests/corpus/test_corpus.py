@@ -41,7 +41,7 @@ def data(*places: Path, **settings: object) -> DataSection:
 
 
 def documents(corpus: Corpus, stream: TokenStream) -> list[str]:
-    parts = np.split(stream.tokens, stream.starts[1:])
+    parts = np.split(stream.tokens[:], stream.starts[1:])
     assert all(part[0] == corpus.separator for part in parts)
     return [corpus.tokenizer.decode(part[1:].tolist()) for part in parts]
 

@@ -1,9 +1,16 @@
 """Streams: documents that stand in training and in held-out text are found, wherever cut."""
 
 import json
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from layerlab.corpus.corpus import prepare
+from layerlab.corpus.streams import KeptTokens, TokenStream, drop_documents, leave_out_copies
 from layerlab.recipes.training_sections import Source
 from tests.corpus.test_corpus import LINE, data, documents
 
@@ -44,6 +51,30 @@ def test_copies_of_what_is_held_out_are_not_learned_where_that_is_asked(tmp_path
     assert apart.digest != whole.digest and apart.validation[0].tokens is not None
     clean = data(repeated(tmp_path, "b.jsonl", *range(1, 41)))
     assert prepare(clean, tmp_path, copies=False).digest == prepare(clean, tmp_path).digest
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=9))
+def test_tokens_that_are_kept_are_found_where_they_lie(documents):
+    sizes, left = (np.array(one) for one in zip(*documents, strict=True))
+    tokens, starts = np.arange(sizes.sum(), dtype=np.uint16), np.cumsum(sizes) - sizes
+    kept, wanted = KeptTokens(tokens, starts, left), drop_documents(tokens, starts, left)
+    assert len(kept) == len(wanted) and np.array_equal(kept[:], wanted)
+    assert np.array_equal(kept[1:4], wanted[1:4]) and kept[:].dtype == kept.dtype == np.uint16
+    places = np.arange(len(wanted))[::-1].reshape(-1, 1)
+    assert np.array_equal(kept[places], wanted[places])
+
+
+def test_what_is_left_out_takes_no_copy_of_what_is_learned():
+    tokens, hashes = np.zeros(4_000_000, np.uint16), np.arange(4000, dtype=np.uint64)
+    train = TokenStream(
+        **{"name": "a", "ends": None, "bytes": 1, "weight": 1.0, "hashes": hashes},
+        **{"tokens": tokens, "starts": np.arange(0, 4_000_000, 1000)},
+    )
+    tracemalloc.start()
+    (kept,), _ = leave_out_copies([train], [replace(train, hashes=hashes[5:6])])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept.tokens) == 3_999_000 and kept.documents == 3999 and peak < 500_000
 
 
 def test_a_copy_of_a_document_is_found_where_its_end_alone_is_held_out(tmp_path):

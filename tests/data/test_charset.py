@@ -90,6 +90,8 @@ def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked():
         data.decode()
     said = advise_conversion(error.value, "law.txt.gz")
     assert said.endswith("gunzip -c law.txt.gz | iconv -f gb18030 -t utf-8 > NEW")
+    said = advise_conversion(error.value, "law.txt.zst")
+    assert said.endswith("zstd -dc law.txt.zst | iconv -f gb18030 -t utf-8 > NEW")
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xff\xfe"])

@@ -1,5 +1,8 @@
 """Documents on disk: none is lost, and held-out text begins where a document or a line does."""
 
+import tracemalloc
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ from layerlab.data.sources import TextChunk
 
 
 def of(*texts: str) -> DocumentStore:
-    starts = [0]
+    starts = array("q", [0])
     for text in texts:
         starts.append(starts[-1] + len(text.encode()))
     return DocumentStore("".join(texts).encode(), starts)
@@ -46,7 +49,8 @@ def test_what_is_no_text_is_named(tmp_path):
     with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
         with spool_documents([TextChunk("", True)], tmp_path / "a", "it.txt", None):
             pass
-    with pytest.raises(UserError, match=r"holds half of a surrogate pair \('\\ud800'\)"):
+    said = r"holds half of a surrogate pair \('\\ud800'\), which is no text, behind 'a'; mend"
+    with pytest.raises(UserError, match=said):
         with spool_documents([TextChunk("a\ud800", True)], tmp_path / "a", "it.txt", None):
             pass
 
@@ -64,6 +68,19 @@ def test_a_long_document_is_cut_at_a_line_else_between_words_else_between_charac
     assert split("a b " * 20 + "\n" + "c d " * 4) == ["a b " * 20 + "\n", "c d " * 4]
     assert split("ab cd " * 16) == ["ab cd " * 12 + "ab cd ", "ab cd " * 3]
     assert split("€" * 31) == ["€" * 24, "€" * 7]
+
+
+@pytest.mark.full
+def test_places_of_documents_take_few_bytes_each(tmp_path):
+    count = 100_000
+    tracemalloc.start()
+    pieces = (TextChunk("ab", True) for _ in range(count))
+    with spool_documents(pieces, tmp_path / "a", "text", None) as spool:
+        train, held = spool.split(0.25, "text")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(train.starts), len(held.starts)) == (75_001, 25_001)
+    assert peak < 30 * count
 
 
 def test_a_text_that_cannot_be_cut_is_refused():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.data import sources
+from layerlab.data import text_files
 from layerlab.data.sources import open_source, rows, to_source
 from layerlab.data.text_files import READ
 from layerlab.data.text_files import read_lines as split
@@ -94,6 +94,31 @@ def test_a_folder_is_all_its_texts_in_order(tmp_path):
     assert documents(Source(text=str(tmp_path))) == ["first", "second", "third", "fourth"]
 
 
+def pack(text: str, file: Path) -> str:
+    with pyarrow.CompressedOutputStream(str(file), "zstd") as stream:
+        stream.write(text.encode())
+    return str(file)
+
+
+def test_large_collections_are_read_as_they_are_packed(tmp_path, monkeypatch):
+    both = '{"text": "一"}\n{"text": "two"}\n'
+    (tmp_path / "c4.json.gz").write_bytes(gzip.compress(both.encode()))
+    named = pack(both, tmp_path / "pile.jsonl.zst")
+    (tmp_path / "pile.jsonl.gz").write_bytes(gzip.compress(both.encode()))
+    # Files of several frames are made by joining others.
+    frame = Path(pack("a b\n", tmp_path / "z.txt.zst"))
+    frame.write_bytes(frame.read_bytes() * 2)
+    found = open_source(Source(text=str(tmp_path)))
+    assert [one.text for one in found.pieces()] == ["一", "two", "一", "two", "a b\na b\n"]
+    assert found.notes[0].startswith(f"not read in {tmp_path.name}: pile.jsonl.zst; read are")
+    assert documents(Source(text=named)) == [row["text"] for _, row in rows(named)] == ["一", "two"]
+    whole = Path(named).read_bytes()
+    Path(named).write_bytes(whole[:-4])
+    refused(Source(text=named), "pile.jsonl.zst is not a whole zstd file (", "copy it anew")
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000")
+    refused(Source(text=pack("a" * 2000, tmp_path / "b.txt.zst")), "unpacks to more than 1,000 by")
+
+
 def test_what_lies_packed_beside_itself_is_read_once_and_named(tmp_path, caplog):
     for number, name in enumerate(("a.jsonl", "b.jsonl")):
         lines(tmp_path / name, {"text": str(number)})
@@ -123,10 +148,11 @@ def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path):
 
 
 def test_tables_give_a_document_a_row(tmp_path):
-    rows = {"body": ["one", "zwölf", ""], "n": [1, 2, 3]}
+    rows = {"body": ["one", "zwölf", "", None], "n": [1, 2, 3, 4]}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
     given = Source(text=str(tmp_path / "a.parquet"), field="body")
-    assert documents(given) == rows["body"]
+    assert documents(given) == ["one", "zwölf", "", ""]
+    assert documents(lines(tmp_path / "a.jsonl", {"text": None}, {"text": "b"})) == ["", "b"]
     with gzip.open(tmp_path / "A.JSONL.GZ", "wt") as file:
         file.write('{"text": "a\\r\\nb"}\n\n{"text": "c"}\n')
     assert documents(Source(text=str(tmp_path / "A.JSONL.GZ"))) == ["a\r\nb", "c"]
@@ -316,10 +342,14 @@ def test_rows_of_nothing_count_too(name, tmp_path, monkeypatch):
 
 
 def test_a_row_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST", 100)
-    (tmp_path / "x.jsonl").write_text('{"text": "' + "a" * 100 + '"}\n')
-    with pytest.raises(UserError, match=r"line 1 has 113 characters; expected at most 100 in a r"):
-        list(open_source(Source(text=str(tmp_path / "x.jsonl"))).pieces())
+    monkeypatch.setattr(text_files, "LONGEST", 100)
+    monkeypatch.setattr(text_files, "READ", 64)
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"text": "a"}\n{"text": "' + "a" * 500 + "\xff" * 9, "latin1")
+    # What comes behind, which is no text, is not read any more.
+    refused(Source(text=str(file)), "line 2 has more than 100 characters, the most of a row; cut")
+    file.write_text('{"text": "' + "a" * 100 + '"}\n')
+    refused(Source(text=str(file)), "line 1 has more than 100 characters")
 
 
 def test_a_folder_read_as_a_data_set_is_known_by_its_files(tmp_path, monkeypatch):

@@ -48,7 +48,9 @@ def test_several_texts_of_trainer_are_named(tmp_path):
     check(read(path, loss="eval_books_loss")[0], "plain", "1")
 
 
-@pytest.mark.parametrize("name", ["val_loss_epoch", "val/loss_epoch", "Val_Loss"])
+@pytest.mark.parametrize(
+    "name", ["val_loss_epoch", "val/loss_epoch", "Val_Loss", "lm loss validation"]
+)
 def test_a_loss_on_held_out_text_is_known_by_its_usual_names(tmp_path, name):
     rows = [{"step": one["step"], "train_loss": 9.5, name: one["loss"]} for one in ROWS]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))

@@ -85,6 +85,18 @@ def is_sheet(path: Path) -> bool:
     return len(cells) > 1 and any(one in LOSSES for one in cells)
 
 
+def is_jsonl(path: Path) -> bool:
+    """Return whether lines of a text are objects of JSON, with a loss under a usual name."""
+    lines = [one for one in decode(read_whole(path)).lower().splitlines() if one.strip()]
+    named = any(f'"{name}":' in one for one in lines for name in LOSSES)
+    if not named or not all(one.startswith("{") for one in lines):
+        return False
+    try:
+        return isinstance(json_of(lines[0]), dict)
+    except ValueError:
+        return False
+
+
 def ends_within(path: Path) -> bool:
     """Return whether the last line of a text has no end: it may be cut off inside a number."""
     return not read_whole(path).rstrip(b"\0").endswith((b"\n", b"\r"))

@@ -21,22 +21,25 @@ if TYPE_CHECKING:
 
 LONGEST = 2000  # characters of a line that is searched: an expression may take their square
 COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
-# What nanoGPT and modded-nanogpt print: a step, and behind it losses of several kinds.
+# What nanoGPT and modded-nanogpt print: a step, and behind it losses of several kinds. DeepSpeed
+# begins with "steps: 10"; total steps: 10 are none.
 THOUSANDS = {**dict.fromkeys("0123456789.", 1.0), "k": 1e3, "m": 1e6}
 COUNT = r"\d{1,3}(?:[,_]\d{3})+|\d+(?:\.\d+)?[km]?"
 STEP = re.compile(
-    r"(?<![a-z_])(?:global_|train_)?(?:iter(?:ation)?|step)\s*[:=]?\s*\[?"
+    r"(?<![a-z_])(?:global_|train_)?(?:iter(?:ation)?|step|(?<!\w\s)steps(?=:))\s*[:=]?\s*\[?"
     rf"({COUNT})(?:/[\d,_.]*[\dkm])?(?!\w)",
     re.I,
 )
 # What follows a number without a space is of it, so that 1.12k and 1.#QNAN are none.
 NUMBER = r"[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+,\d[\d.,]*|\.?\d[-+.\dE]*)(?:[#\w]\S*)?)"
 LOSS = re.compile(
-    rf"(?<![^\W_])loss(?:\s+value)?\s*[:=]?\s*(?:tensor\(\s*)?(?P<loss>{NUMBER})", re.I
+    rf"(?<![^\W_])loss(?:\s+value)?(?:\s*[:=]\s*|\s+)(?:tensor\(\s*)?(?P<loss>{NUMBER})", re.I
 )
 PAIR = re.compile(r"\s*/\s*[-+.]?\d")  # as in "train/val loss: 3.0/3.25"
-# Words before a loss, as in "best val loss"; of so many characters.
-KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
+# In each line that Trainer of Hugging Face prints, with its epoch and no step.
+EPOCH = "'epoch': "
+# Words before a loss, as in "best val loss" or "mtp_1 loss"; of so many characters.
+KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*(?:[_/-]\d+)*[ _/-])*$")
 WIDEST = 60
 # Words directly before a number; and a number by itself, as none is in top-5 or acc@1.
 NAME = re.compile(r"(?<![^\W_])([^\W\d_][^\W_]*(?:[ _/-][^\W\d_][^\W_]*)*)\W*$")
@@ -71,6 +74,7 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         _refuse_unlike(read, path)
         rows = [row for _, row in read if len(row) > 1]
         said = [_describe(one, arm) for one, row in read if len(row) > 1]
+        rows += _find_behind([row for _, row in read])
         if rows and columns.loss is None:
             refuse_unread(read, path)
     else:
@@ -81,11 +85,24 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         return keep_said(table_of(rows, path), said)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
     shown = next((one for one in lines if "loss" in one.lower()), None)
+    if shown is not None and EPOCH in shown:
+        raise UserError(
+            f"{path} has lines of Trainer, as {short_repr(shown)}, in which no step stands; give "
+            "the trainer_state.json of its last checkpoint, or type, with 'loss' where that is "
+            "judged: --line \"'eval_loss': '?(?P<loss>[^',}]+).*'epoch': '?(?P<step>[\\d.]+)\""
+        )
     raise UserError(
         f"{path} has {what}{'' if shown is None else f', as {short_repr(shown)}'}; type --line "
         "'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', with what stands there around the groups "
         "step and loss, and | between them where they stand in lines of their own"
     )
+
+
+def _find_behind(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return the last step behind all losses, if there is one: Megatron leaves out those of NaN."""
+    told = [number for number, row in enumerate(rows) if len(row) > 1]
+    behind = [row["step"] for row in rows[told[-1] :] if row] if told else []
+    return [{"step": behind[-1]}] if behind and behind[-1] > behind[0] else []
 
 
 def _describe(line: str, arm: str) -> dict[str, str]:

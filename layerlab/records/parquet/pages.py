@@ -20,7 +20,7 @@ class PageSizes(NamedTuple):
 
     Attributes:
         total: all of them, with what the values of lists take.
-        largest: as long as any value may be.
+        largest: as long as a row may be, lists apart: the longest value of each column.
     """
 
     total: int
@@ -37,7 +37,8 @@ def page_sizes(path: Path, metadata: Any) -> PageSizes:
         ValueError: its chunks or pages are not where they should be.
     """
     columns = [metadata.schema.column(one) for one in range(metadata.num_columns)]
-    total, largest, left = 0, 0, path.stat().st_size
+    total, left = 0, path.stat().st_size
+    largest = [max(0, one.length) for one in columns]  # of values that all have the same length
     with path.open("rb") as file:
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for number, column in enumerate(columns):
@@ -45,13 +46,12 @@ def page_sizes(path: Path, metadata: Any) -> PageSizes:
                 left -= chunk.total_compressed_size
                 if chunk.total_compressed_size < 0 or left < 0:
                     raise ValueError("its columns have more bytes than the file")
-                longest = max(0, column.length)  # of values that all have the same length
-                largest = max(largest, longest)
+                longest = max(0, column.length)
                 for size, count, encoding in _pages(file, chunk):
                     width = max(_VALUE, longest, size if encoding == _DELTA else 0)
                     total += size + (count * width if column.max_repetition_level else 0)
-                    largest = max(largest, size)
-    return PageSizes(total, largest)
+                    largest[number] = max(largest[number], size)
+    return PageSizes(total, sum(largest))
 
 
 def _pages(file: IO[bytes], chunk: Any) -> Iterator[tuple[int, int, int]]:

@@ -196,6 +196,17 @@ def test_near_copies_go_and_others_stay(script):
     assert near.place("too few", 4) is None
 
 
+def test_few_pairs_above_the_threshold_are_missed():
+    near, found = NearDuplicates(0.8, 5), 0
+    for number in range(60):
+        parts = [f"{number}w{place}" for place in range(400)]
+        close = [f"new{one}" if place % 64 == 25 else one for place, one in enumerate(parts)]
+        assert near.place(" ".join(parts), 2 * number) is None
+        found += near.place(" ".join(close), 2 * number + 1) is not None
+    # Of 396 shingles 30 differ on either side: 366 / 426 = 0.86.
+    assert found >= 57
+
+
 @pytest.mark.parametrize("share", [0.01, 0.97, 1])
 def test_every_similarity_can_be_asked_for(share):
     near = NearDuplicates(share, 5)

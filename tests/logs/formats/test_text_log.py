@@ -1,5 +1,6 @@
 """Lines of text: which loss of a line is judged, and at which step."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from layerlab import UserError
 from tests.logs.written import ROWS, check, put, read
+from tests.support.refused import refusal
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,10 @@ from tests.logs.written import ROWS, check, put, read
         ([f"step {r['step']}: train loss 9.9, val loss {r['loss']}" for r in ROWS], None),
         ([f"step:{r['step']}/99 val_loss:{r['loss']} time:3ms" for r in ROWS], None),
         ([f"iter {r['step']}: loss {r['loss']}, time 3ms" for r in ROWS], None),
+        (  # DeepSpeed
+            [f"steps: {r['step']} loss: {r['loss']} iter time (s): 1.2" for r in ROWS],
+            None,
+        ),
         (
             [f"[{r['step']}] L={r['loss']}" for r in ROWS],
             r"\[(?P<step>\d+)\] L=(?P<loss>\S+)",
@@ -51,6 +57,8 @@ KINDS = {
     "train loss 2.5, test loss {}": "test_loss",
     "dt 3ms loss {} (loss explodes)": "loss",
     "lm loss: {}": "lm_loss",
+    "lm loss: {} | mtp_1 loss: 1.5": "lm_loss",
+    "loss: {} | loss2: 0.5": "loss",
     "loss {}, mean loss info, loss {}": "loss",
 }
 
@@ -140,6 +148,18 @@ def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(tmp_pat
     assert set(read(path, loss="loss")[0].losses) == {9.5}
 
 
+@pytest.mark.parametrize("mark", ["", "'"])
+def test_what_trainer_prints_has_no_step_and_is_read_by_its_epochs(tmp_path, mark):
+    lines = ["{'loss': 9.5, 'epoch': 0.1}"]
+    for row in ROWS:
+        loss, epoch = (f"{mark}{row[name]}{mark}" for name in ("loss", "step"))
+        lines.append(f"{{'eval_loss': {loss}, 'eval_runtime': 1.2, 'epoch': {epoch}}}")
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    said = refusal(read, path)
+    assert "in which no step stands; give the trainer_state.json of its last checkpoint" in said
+    check(read(path, line=said.split('--line "')[1][:-1])[0], "plain", "1")
+
+
 def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(tmp_path):
     lines = [f"step {row['step']} loss {row['loss']}, val ppl 9.5" for row in ROWS]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
@@ -148,13 +168,31 @@ def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(tm
     check(read(path, loss="loss")[0], "plain", "1")
 
 
+def test_lines_of_json_in_a_text_are_read_as_such(tmp_path):
+    text = "".join(
+        json.dumps({"lr": 1, "val_loss": r["loss"], "step": r["step"]}) + "\n" for r in ROWS
+    )
+    check(read(put(tmp_path / "plain-s1.log", text))[0], "plain", "1")
+    said = [json.dumps({"msg": f"step {row['step']} loss {row['loss']}"}) for row in ROWS]
+    check(read(put(tmp_path / "plain-s1.txt", "\n".join(said)))[0], "plain", "1")
+
+
+def test_a_run_whose_last_lines_have_no_loss_any_more_does_not_end_with_the_last_one(tmp_path):
+    lines = [
+        f" iteration {row['step']}/ 90 | lm loss: {row['loss']} | grad norm: 1" for row in ROWS
+    ]
+    lines += [f" iteration {step}/ 90 | number of nan iterations: 10 |" for step in (40, 50)]
+    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
+    assert found.steps.tolist() == [row["step"] for row in ROWS] and found.blank == 50
+
+
 def test_both_losses_of_megatron_are_told_apart(tmp_path):
     train = " iteration {:8}/ 500 | consumed samples: 9 | lm loss: 9.5E+00 | grad norm: 1.0 |"
-    lines = [one.format(row["step"], row["loss"]) for row in ROWS for one in (train, MEGATRON)]
+    held = MEGATRON + " mtp_1 loss value: 1.0E+00 | mtp_1 loss PPL: 2.7E+00 |"
+    lines = [one.format(row["step"], row["loss"]) for row in ROWS for one in (train, held)]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
-    with pytest.raises(UserError, match="one of 'step', 'lm_loss', 'validation_lm_loss'"):
-        read(path)
-    check(read(path, loss="validation_lm_loss")[0], "plain", "1")
+    check(read(path)[0], "plain", "1")
+    assert set(read(path, loss="lm_loss")[0].losses) == {9.5}
 
 
 @pytest.mark.parametrize(
