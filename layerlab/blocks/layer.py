@@ -12,7 +12,7 @@ from layerlab.blocks.cost import Cost
 from layerlab.blocks.dropout import Dropout
 from layerlab.blocks.operations.convolution import CausalConvolution
 from layerlab.blocks.part import Part, Slot
-from layerlab.blocks.shape import Role, Site
+from layerlab.blocks.shape import Role, Shape, Site
 from layerlab.blocks.spec import BlockSpec, Choice
 from layerlab.errors import UserError
 from layerlab.shapes import Stream
@@ -127,6 +127,12 @@ class DecoderLayer(nn.Module):
         if block.placement == "both":
             found.append((f"{role}_norm_out", "norm", block.norm))
         return found
+
+
+def count_sublayers(block: BlockSpec, shape: Shape, find: Find) -> int:
+    """Return how many sublayers a layer has."""
+    site = Site(shape=shape)
+    return sum(_there(find, role, getattr(block, role), site.at(role)) for role in ROLES)
 
 
 def layer_cost(block: BlockSpec, site: Site, find: Find, *, borrows: bool = False) -> Cost | None:

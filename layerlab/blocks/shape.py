@@ -55,6 +55,7 @@ class Site:
 
     Attributes:
         layer: counts from 0; -1 for what concerns the whole stack.
+        sublayers: of a layer: attention and feed-forward, or attention alone.
         role: the sublayer that the part serves.
         attend: softmax attention over heads, as transformers' attention interface has it.
         score_factor: on attention scores, beside what an attention has itself for its head width.
@@ -62,6 +63,7 @@ class Site:
 
     shape: Shape
     layer: int = -1
+    sublayers: int = 2
     role: Role = "stack"
     attend: Callable[..., Any] | None = None
     score_factor: float = 1.0

@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from layerlab.blocks.attention import Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.dropout import Dropout
-from layerlab.blocks.layer import DecoderLayer, make_part
+from layerlab.blocks.layer import DecoderLayer, count_sublayers, make_part
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
 from layerlab.model.attention import attend
@@ -54,6 +54,8 @@ class LabDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
         **extra: Any,
     ) -> tuple[Any, ...]:
         cache = past_key_values if cache is None else cache
+        if cache is not None and not isinstance(cache, Cache):  # paged: attention itself writes it
+            cache, extra = None, {**extra, "cache": cache}
         flow = Flow(
             # Its place in a cache and nothing else: unread without one, so that compiled layers
             # are one graph for all and not one each.
@@ -120,6 +122,11 @@ class LabPreTrainedModel(PreTrainedModel):
         found: dict[str, Scale] = base._scales
         return found
 
+    def _adjust_bias(self, output_embeddings: nn.Module, input_embeddings: Any) -> None:
+        """Leave biases of tied parts as they are: transformers pads them to their weight's rows."""
+        if isinstance(output_embeddings, nn.Linear):
+            super()._adjust_bias(output_embeddings, input_embeddings)
+
     def _canonical_names(self) -> dict[nn.Module, str]:
         """Return the canonical names: those in the causal model, even of its base alone."""
         prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
@@ -145,7 +152,12 @@ class LabModel(LabPreTrainedModel):
         require(config.files or {}, config.name_or_path or "")
         spec, shape = config.parse_spec(), config.shape()
         stack = spec.stack
-        site = Site(shape=shape, attend=attend, score_factor=score_factor(config))
+        site = Site(
+            shape=shape,
+            sublayers=count_sublayers(spec.block, shape, part),
+            attend=attend,
+            score_factor=score_factor(config),
+        )
         self.spec = spec
         self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
         if stack.position == "learned":

@@ -59,6 +59,8 @@ def again(
     What is frozen gets none, and gives none to the outputs that hang on it alone.
     """
     with torch.enable_grad():
+        # Views, since one input may be made of another, and each gets its own share alone.
+        inputs = [one.view_as(one) for one in inputs]
         outputs = plain(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     given = [

@@ -11,7 +11,7 @@ from layerlab.blocks.cost import Cost
 from layerlab.blocks.operations.stream_mixing import add, mix
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
-from layerlab.blocks.shape import Role, Site
+from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
@@ -101,11 +101,12 @@ class ParallelStreams(Residual, ABC):
 
 
 def sublayer(site: Site) -> int:
-    """Return how many sublayers stand before this one, where every layer has two."""
-    roles: tuple[Role, ...] = ("attention", "ffn")
-    return 2 * site.layer + roles.index(site.role)
+    """Return how many sublayers stand before this place."""
+    before = site.shape.layers if site.role == "stack" else site.layer
+    return site.sublayers * before + (site.role == "ffn")
 
 
 def exact(x: Tensor) -> torch.autocast:
     """Switch autocast off, which keeps the precision of the streams."""
-    return torch.autocast(x.device.type, enabled=False)
+    kind = x.device.type
+    return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)  # meta has none

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from layerlab.blocks.cost import Cost, linear_cost
-from layerlab.blocks.layer import Find, layer_cost
+from layerlab.blocks.layer import Find, count_sublayers, layer_cost
 from layerlab.blocks.part import Slot
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import Choice, Spec
@@ -57,7 +57,8 @@ def account(spec: Spec, shape: Shape) -> Account:
 
     Source: Own; attention as in kaplan20, section 2.1, with its full square.
     """
-    find, site = cache(part), Site(shape=shape)
+    find = cache(part)
+    site = Site(shape=shape, sublayers=count_sublayers(spec.block, shape, find))
     around = _around(spec, site, find)
     layers = [_layer(spec, replace(site, layer=layer), find) for layer in range(shape.layers)]
     inside = [one for one in layers if one is not None]

@@ -107,6 +107,12 @@ def _llama(model: PreTrainedModel) -> ConvertedModel:
     rope = dict(config.rope_parameters)
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UserError("only a part of each head is rotated in this model; expected all of it")
+    if config.attention_dropout:
+        raise UserError(
+            f"attention_dropout is {config.attention_dropout}, of attention weights alone, and the "
+            "reference block drops features at the same rate; expected 0: type "
+            "model.config.attention_dropout = 0, or write 0 in config.json"
+        )
     norm = Choice("rms", epsilon=config.rms_norm_eps)
     bias = "all" if getattr(config, "attention_bias", False) else "none"
     attention = Choice("softmax", bias="qkv" if config.model_type == "qwen2" else bias)
@@ -118,9 +124,7 @@ def _llama(model: PreTrainedModel) -> ConvertedModel:
         bias=getattr(config, "mlp_bias", False),
     )
     spec = variant("llama").spec.with_block(norm=norm, attention=attention, ffn=ffn)
-    spec = spec.with_stack(
-        final_norm=norm, head=_head(config), dropout=float(config.attention_dropout)
-    )
+    spec = spec.with_stack(final_norm=norm, head=_head(config))
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     shape = Shape(

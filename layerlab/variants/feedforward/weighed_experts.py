@@ -57,17 +57,15 @@ class _Weighed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # read once: checkpointing refuses a second time
         if redone(gradient):
 
             def plain(gate: Tensor, up: Tensor, share: Tensor) -> Tensor:
                 return activate(gate, ctx.name) * up * share
 
-            return *again(plain, ctx.saved_tensors, (gradient,)), None
-        slopes = [
-            torch.empty_like(one, memory_format=torch.contiguous_format)
-            for one in ctx.saved_tensors
-        ]
-        for given, gate, up, share, *targets in _pieces(gradient, *ctx.saved_tensors, *slopes):
+            return *again(plain, saved, (gradient,)), None
+        slopes = [torch.empty_like(one, memory_format=torch.contiguous_format) for one in saved]
+        for given, gate, up, share, *targets in _pieces(gradient, *saved, *slopes):
             active = activate(gate, ctx.name)
             torch.sum(given * (active * up), -1, keepdim=True, out=targets[2])
             given = given * share

@@ -59,7 +59,7 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, *term = ctx.saved_tensors
         if redone(gradient):
-            return again(_join, ctx.saved_tensors, (gradient,))
+            return again(_join, (x, y, weight, *term), (gradient,))
         a, b = weight.tolist()
         gradient = gradient.contiguous()
         down, across = torch.empty_like(gradient), torch.empty_like(gradient)

@@ -10,10 +10,10 @@ from torch.nn import functional
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.init import Axes, Draw, axes, starts, zeros
-from layerlab.blocks.operations.stream import exact
+from layerlab.blocks.operations.stream import exact, sublayer
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
-from layerlab.blocks.shape import Shape, Site
+from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Stream
 from layerlab.validation import Constraint
@@ -171,8 +171,8 @@ class AttentionResiduals(Residual):
         scale: str = "one",
     ) -> None:
         super().__init__(width, site)
-        size = _size(site.shape, form, blocks)
-        done = _count_before(site)
+        size = _size(site, form, blocks)
+        done = sublayer(site)
         self.block = done // size
         self.opens = done % size == 0
         self.sums = _sums(done, size)
@@ -230,11 +230,11 @@ class AttentionResiduals(Residual):
 
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:
-        size = _size(site.shape, options.get("form", "full"), options.get("blocks", 8))
-        done = _count_before(site)
+        size = _size(site, options.get("form", "full"), options.get("blocks", 8))
+        done = sublayer(site)
         sources = _sums(done, size) + 1 if done else 0
         adds = 0 if site.role == "stack" or done % size == 0 else width
-        kept = _sums(done + 2, size) if site.role == "attention" else 0
+        kept = _sums(done + site.sublayers, size) if site.role == "attention" else 0
         return Cost(
             scalars=width if done else 0,
             flops=2 * width * sources,
@@ -243,16 +243,9 @@ class AttentionResiduals(Residual):
         )
 
 
-def _count_before(site: Site) -> int:
-    """Return how many sublayers stand before this place."""
-    if site.role == "stack":
-        return 2 * site.shape.layers
-    return 2 * site.layer + (site.role == "ffn")
-
-
-def _size(shape: Shape, form: str, blocks: int) -> int:
+def _size(site: Site, form: str, blocks: int) -> int:
     """Return the number of sublayers per block."""
-    return 1 if form == "full" else -(-2 * shape.layers // blocks)
+    return 1 if form == "full" else -(-site.sublayers * site.shape.layers // blocks)
 
 
 def _sums(done: int, size: int) -> int:

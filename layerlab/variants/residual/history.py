@@ -86,7 +86,8 @@ class History(Residual):
         self.summed = site.role in adds.values()
         # The feed-forward's add is to miss the attention of its own layer, which was summed by now.
         self.crossed = self.source == "attention" and site.role == "ffn"
-        self.handed = site.role == "attention" and adds.get("ffn") == "attention"
+        crossing = site.role == "attention" and adds.get("ffn") == "attention"
+        self.handed = crossing and site.sublayers > 1
         self.plain = self.source is None or (site.first and first_layer == "own-input")
         self.divisor = max(site.layer, 1) if divide or method in DIVIDED else 1
 

@@ -127,8 +127,9 @@ class Laurel(Residual):
         if site.role == "stack":
             return Cost()
         forms, reach = options["forms"].split("+"), options["previous"]
-        carried = reach * width if "pa" in forms and site.role == "attention" else 0
-        cost = Cost(pointwise=width, carry=carried)
+        carried = "pa" in forms and site.role == "attention"
+        kept = min(reach, sublayer(site) + site.sublayers) if carried else 0
+        cost = Cost(pointwise=width, carry=kept * width)
         if "rw" in forms:
             cost += Cost(scalars=2, pointwise=2 * width)
         earlier = min(reach, sublayer(site)) if "pa" in forms else 0

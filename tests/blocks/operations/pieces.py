@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from layerlab.blocks.operations import chunking
 
@@ -20,12 +21,13 @@ def cut(monkeypatch: pytest.MonkeyPatch, numbers: int = 16 * 12) -> None:
 def same_derivatives(
     ours: Function, plain: Function, inputs: Sequence[Tensor], rtol: float, atol: float
 ) -> None:
-    found, expected = ours(*inputs), plain(*inputs)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-    given = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view(found.shape)
+    expected = plain(*inputs)
+    given = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view(expected.shape)
     theirs = torch.autograd.grad(expected, inputs, given)
-    for one, other in zip(torch.autograd.grad(found, inputs, given), theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
+    for found in (ours(*inputs), checkpoint(ours, *inputs, use_reentrant=False)):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+        for one, other in zip(torch.autograd.grad(found, inputs, given), theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
 
 
 def same_directions(

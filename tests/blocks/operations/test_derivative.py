@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from layerlab.blocks.operations import chunking, stream_mixing
 from layerlab.blocks.operations.causal_taps import tap
-from layerlab.blocks.operations.derivative import is_unwatched
+from layerlab.blocks.operations.derivative import again, is_unwatched
 from layerlab.model.cost.cost import account
 from layerlab.variants.feedforward.normed_powers import normed_powers
 from layerlab.variants.feedforward.series_sum import series
@@ -45,6 +45,7 @@ CASES: dict[str, Case] = {
 # Every input alone, twice: seconds of a processor each.
 COSTLY = {"mix", "add", "rows", "product", "balance", "augmented"}
 LARGE_PATHS = ["hyper-connections", "mhc", "canon", "polynorm", "siaf-4", "laurel", "laurel-rw"]
+LARGE_PATHS += ["widenet"]
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +116,22 @@ def test_transforms_and_directions_take_the_formula_apart(name):
     assert torch.autograd.gradcheck(first, drawn(shapes), check_forward_ad=True)
     several = torch.func.vmap(lambda x: first(x, *inputs[1:]))(torch.stack([inputs[0]] * 2))
     torch.testing.assert_close(several[1], first(*inputs), rtol=1e-12, atol=1e-12)
+
+
+def test_an_input_that_is_made_of_another_gets_its_own_share_alone():
+    x = torch.tensor([3.0], requires_grad=True)
+    y = x.square()
+    assert again(torch.mul, (x, y), (torch.ones(1),)) == (y, x)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", LARGE_PATHS)
+def test_a_gradient_that_is_differentiated_in_turn_is_the_same_gradient(name):
+    model, x = shaken(small(name)).train(), tokens()
+    loss, inputs = model(x, labels=x, use_cache=False).loss, list(model.parameters())
+    plain = torch.autograd.grad(loss, inputs, retain_graph=True)
+    for one, other in zip(torch.autograd.grad(loss, inputs, create_graph=True), plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_who_watches():

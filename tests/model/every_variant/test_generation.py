@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from tests.model.exempt import bound
-from tests.model.small import kept, tokens
+from tests.model.small import kept, shaken, small, tokens
 
 LENGTH = 4
 
@@ -28,3 +29,16 @@ def test_greedy_words_are_the_same_with_a_cache_and_without(name):
 @pytest.mark.parametrize("name", bound("generation"))
 def test_beams_are_the_same_with_a_cache_and_without(name):
     assert torch.equal(written(name, num_beams=2), written(name, num_beams=2, use_cache=False))
+
+
+def test_continuous_batching_writes_what_each_prompt_alone_gives():
+    model = shaken(small("value-residual", dtype=torch.float32))
+    prompts = [[1, 2, 3, 4], [5, 6, 7, 8, 9, 10]]
+    given = GenerationConfig(max_new_tokens=LENGTH, do_sample=False, pad_token_id=0, eos_token_id=0)
+    small_cache = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=16)
+    found = model.generate_batch(
+        prompts, generation_config=given, continuous_batching_config=small_cache
+    )
+    written = [found[key].generated_tokens for key in sorted(found)]
+    alone = [model.generate(torch.tensor([one]), given)[0, len(one) :].tolist() for one in prompts]
+    assert written == alone

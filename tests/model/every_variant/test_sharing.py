@@ -130,6 +130,12 @@ def test_a_shared_convolution_keeps_a_past_for_every_layer():
     torch.testing.assert_close(torch.cat(steps, 1), model(x).logits, rtol=0, atol=1e-11)
 
 
+def test_a_shared_part_keeps_a_bias_that_is_not_as_long_as_its_weight():
+    model = small("polynorm", sharing="blocks")
+    assert {tuple(layer.ffn.activation.bias.shape) for layer in model.model.layers} == {(1,)}
+    assert model(tokens()).logits.isfinite().all()
+
+
 class Growing(Part):
     """A feed-forward whose width depends on the layer."""
 

@@ -158,9 +158,10 @@ def test_matching_needs_a_name():
             request(given.pop("names"), sizes={}, **given)
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", "gpt2", "pangu-pi", "history-7", "canon", "attention-only"]
-)
+COUNTED = ("llama", "gpt2", "pangu-pi", "history-7", "canon", "attention-only", "mhc")
+
+
+@pytest.mark.parametrize("name", (*COUNTED, "hyper-connections", "attention-residuals-block"))
 def test_counting_a_model_without_memory_gives_what_the_formulas_say(name):
     found = design(name, sizes=SIZES)
     said = vars(account(found.spec, found.shape))

@@ -87,6 +87,9 @@ REFUSED = {
     "expected one rate: set them equal in model.config": partial(
         pretrained, "gpt2", attn_pdrop=0.3
     ),
+    "attention_dropout is 0.1, of attention weights alone": partial(
+        pretrained, "llama", attention_dropout=0.1
+    ),
     "of this model is not one of ours": partial(pretrained, "llama", hidden_act="mish"),
     "only a part of each head is rotated": partial(configured, "llama", rope_parameters=ROTATED),
     "cannot rebuild a model of type 'mamba'": partial(configured, "llama", model_type="mamba"),

@@ -76,6 +76,12 @@ def test_previous_activations_are_as_many_as_asked(layers):
     assert account(model.config.parse_spec(), model.config.shape()).carry == 2 * 48
 
 
+def test_no_more_previous_activations_are_counted_than_there_are():
+    model = small("laurel-pa", layers=1, previous=5)
+    assert len(carries(model)[0]) == 2
+    assert account(model.config.parse_spec(), model.config.shape()).carry == 2 * 48
+
+
 def test_the_first_sublayer_has_nothing_to_look_back_to():
     layers = small("laurel-pa", previous=2).model.layers
     assert not list(layers[0].attention_residual.parameters())
