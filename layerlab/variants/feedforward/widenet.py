@@ -13,7 +13,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.errors import UserError
-from layerlab.shapes import Features, Stream
+from layerlab.shapes import Features, Matrices, Stream
 from layerlab.validation import Constraint
 from layerlab.variants.feedforward.weighed_experts import weigh_gated
 
@@ -87,7 +87,7 @@ class Experts(Part):
         out: Stream = self.down(product.flatten(-2))
         return out
 
-    def _apart(self, x: Features) -> Features:
+    def _apart(self, x: Features) -> Matrices:
         """Return the features of each expert on their own."""
         return x.unflatten(-1, (self.experts, -1))
 
