@@ -56,7 +56,8 @@ class Attention(Part):
         query, key, value = self.heads(x, flow)
         query, key = flow.placed(query, key)
         if flow.cache is not None:
-            key, value = flow.cache.update(key, value, flow.layer)
+            # A paged cache writes into them what its attention is to read.
+            key, value = flow.cache.update(key, value, flow.layer, kwargs=flow.extra)
         attended, weights = self.attend(
             self,
             query,

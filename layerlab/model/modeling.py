@@ -54,7 +54,8 @@ class LabDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
         **extra: Any,
     ) -> tuple[Any, ...]:
         cache = past_key_values if cache is None else cache
-        if cache is not None and not isinstance(cache, Cache):  # paged: attention itself writes it
+        # A paged one was written by attention itself before 5.24.
+        if cache is not None and not isinstance(cache, Cache) and CACHE != "cache":
             cache, extra = None, {**extra, "cache": cache}
         flow = Flow(
             # Its place in a cache and nothing else: unread without one, so that compiled layers
