@@ -166,8 +166,9 @@ class Krylov:
         B V = V T + length v e^T, where v is the vector after the last of V, and e^T its last share.
         """
         basis = self._basis[:, : shares.shape[1]]
-        inside = torch.bmm((value * shares)[:, None].to(basis), basis)[:, 0]
-        return _unit(inside + (length * shares[:, -1:]).to(basis) * self.vector)
+        factors = torch.cat([value * shares, length * shares[:, -1:]], 1).to(basis)  # sent at once
+        inside = torch.bmm(factors[:, None, :-1], basis)[:, 0]
+        return _unit(inside + factors[:, -1:] * self.vector)
 
 
 def _eigen(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
