@@ -50,9 +50,10 @@ class NearDuplicates:
     """Documents seen so far, by sketches of their runs of units.
 
     The Jaccard similarity of two documents' sets of shingles is estimated by the share of 128 hash
-    minima in which they agree (standard error at most 0.044); candidates come from buckets of
-    several minima each, which miss 5 in 100 pairs at a threshold of 0.8, and 1 in 100 at 0.85. All
-    sketches stay in memory, nearly ten kilobytes a document.
+    minima in which they agree (standard error at most 0.044, so that chance decides on a pair at
+    the threshold); candidates come from buckets of several minima each, which miss 5 in 100 pairs
+    at a threshold of 0.8, and 1 in 100 at 0.85. All sketches stay in memory, nearly ten kilobytes a
+    document.
 
     Source: broder97; the shingles of 5 words and the threshold of 0.8, lee22.
     """
