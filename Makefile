@@ -3,6 +3,7 @@
 # make sweeps   hostile inputs by the hundred, and other tests too long for make test
 # make gpu      what one GPU shows, in eight minutes, beside its limits and targets; and its tests
 # make triton   the kernels of GPUs in Triton's interpreter (brings 300 MB)
+# make torchtitan  models of ours in its trainer, two processes (brings 300 MB)
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
 # make newest   the same on the newest versions, but for torch
 # make wheel    the wheel in an empty environment, as a user installs it (brings 400 MB)
@@ -25,7 +26,7 @@ WHEEL_VENV ?= .venv-wheel
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gpu triton oldest newest sweeps studies wheel house style docs site clean distclean
+.PHONY: help setup demo test gpu triton torchtitan oldest newest sweeps studies wheel house style docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -56,11 +57,20 @@ gpu: $(READY)
 
 # torch's builds for CUDA bring a triton of their own; else it lies in a folder of its own, so that
 # what else is tested in this environment works without it.
-triton: $(READY)
-	@$(BIN) -c 'import triton' 2>/dev/null || test -d .venv/triton || \
-	  $(PIP) --no-deps --target .venv/triton triton==3.9.0
+.venv/triton: $(READY)
+	@$(BIN) -c 'import triton' 2>/dev/null || test -d $@ || \
+	  $(PIP) --no-deps --target $@ triton==3.9.0
+
+triton: .venv/triton
 	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' $(ARGS) \
 	  tests/numerics/formats/triton tests/measures/support/test_flash_products.py
+
+# torchtitan would bring other versions of what is tested here, and imports triton.
+torchtitan: .venv/triton
+	@test -d .venv/torchtitan || $(PIP) --no-deps --target .venv/torchtitan torchtitan==0.3.0 \
+	  spmd_types torch_checkpointing torchdata tyro docstring_parser typeguard
+	PYTHONPATH=$(CURDIR)/.venv/torchtitan:$(CURDIR)/.venv/triton $(BIN) -m pytest -ra -m full \
+	  $(ARGS) tests/model/ecosystem/test_torchtitan.py
 
 oldest: VERSIONS := --constraint constraints-oldest.txt
 newest: VERSIONS := torch==2.13.0

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import initialization
 
 from layerlab.blocks.init import Draw, Start, normal, ones, zeros
@@ -71,7 +72,16 @@ def draw(
             values = start(parameter.shape, numbers)
             if factors.start != 1:
                 values *= factors.start
-        initialization.copy_(parameter, values.to(parameter.device, parameter.dtype))
+        initialization.copy_(parameter, _place_like(values, parameter))
+
+
+def _place_like(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return values as a parameter is: its precision, its device, its part if it is shared out."""
+    placed = values.to(parameter.device, parameter.dtype)
+    if isinstance(parameter, DTensor):
+        mesh, placements = parameter.device_mesh, parameter.placements
+        placed = distribute_tensor(placed, mesh, placements, src_data_rank=None)
+    return placed
 
 
 def _start(module: nn.Module, prefix: str, name: str) -> Start:

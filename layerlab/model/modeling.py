@@ -1,5 +1,6 @@
 """`LabForCausalLM`: any variant as a Hugging Face model."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,9 @@ from layerlab.model.loss import causal_loss
 from layerlab.model.parametrization import Scale, scales, score_factor
 from layerlab.system.model_cache import CACHE, NAMES, cache_of
 from layerlab.variants.registry import part, require
+
+# What recomputation and compilation put between a module and its name.
+WRAPPERS = re.compile(r"\.(_checkpoint_wrapped_module|_orig_mod)\b")
 
 
 class LabDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
@@ -129,9 +133,13 @@ class LabPreTrainedModel(PreTrainedModel):
             super()._adjust_bias(output_embeddings, input_embeddings)
 
     def _canonical_names(self) -> dict[nn.Module, str]:
-        """Return the canonical names: those in the causal model, even of its base alone."""
+        """Return the canonical names: those in the causal model, even of its base alone.
+
+        A layer that was wrapped before its weights are drawn has the name that it had.
+        """
         prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
-        return {held: f"{prefix}{name}" for name, held in self.named_modules()}
+        names = {held: f"{prefix}{name}" for name, held in self.named_modules()}
+        return {held: WRAPPERS.sub("", name) for held, name in names.items()}
 
     def _name(self, module: nn.Module) -> str:
         """Return the canonical name of a module.

@@ -67,7 +67,9 @@ WITHIN = {
     ),
     "logs": "logs formats column_settings columns read",
     "measures": "support quantities",
-    "model": "ecosystem model cost|ecosystem.auto_classes laws|listing|surgery",
+    "model": (
+        "ecosystem model cost|ecosystem.auto_classes laws|listing|surgery|ecosystem.torchtitan"
+    ),
     "numerics": "formats emulation prediction|mixed_precision|profiles recorded",
     "observe": "architecture tracing",
     "report": "i18n views figures|findings pages results",
@@ -92,7 +94,7 @@ NEVER = {
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
 MOST = 15  # files of a folder, its __init__.py among them
-IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
+IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna", "torchtitan")
 
 
 def imported(tree: ast.AST, module: str) -> Iterator[str]:

@@ -31,6 +31,31 @@ print(hash("llama"))
 print(json.dumps({name: digest(build(name, **SIZES)) for name in variants()}))
 """
 
+# One of two processes; the other is not there, and not needed to draw.
+SHARDED = """
+import torch
+from torch import distributed
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from layerlab.model.build import build
+from tests.model.test_init_weights import SIZES
+distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+model = build("pangu-pi", **SIZES, device="meta")
+mesh = init_device_mesh("cpu", (2,))
+layers = model.model.layers
+for number, layer in enumerate(layers):
+    layers[number] = fully_shard(checkpoint_wrapper(layer), mesh=mesh)
+fully_shard(model, mesh=mesh).to_empty(device="cpu")
+model.initialize_weights()
+drawn = build("pangu-pi", **SIZES).state_dict()
+for name, weight in model.state_dict().items():
+    part = weight.to_local()
+    assert torch.equal(part, drawn[name].chunk(2)[1]), name
+    assert part.numel() < drawn[name].numel()
+"""
+
 
 def digest(model: LabForCausalLM) -> str:
     """One text for all parameters."""
@@ -114,6 +139,11 @@ def test_a_model_built_without_memory_draws_the_same_when_it_gets_some(name):
     for key, one in built.state_dict().items():
         assert torch.equal(one, theirs[key]), key
     assert torch.equal(built(tokens()).logits, full.eval()(tokens()).logits)
+
+
+def test_a_process_draws_its_part_of_layers_that_were_wrapped_before():
+    done = python("-c", SHARDED)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_stream_of_numbers_belongs_to_one_name_and_one_seed():

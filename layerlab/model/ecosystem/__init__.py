@@ -1,1 +1,1 @@
-"""A model beside transformers': its auto classes, its code in checkpoints, its parallel plan."""
+"""A model beside transformers': its auto classes, its code in checkpoints, torchtitan."""
