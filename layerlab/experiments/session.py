@@ -1,6 +1,6 @@
 """Prepares a recipe and executes its runs, before any verdict or page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,9 +35,7 @@ from layerlab.experiments.plan.lr_search import search_rates
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.statistics.looks import is_decided, stretches
-from layerlab.experiments.stored_runs import (
-    records_in,
-)
+from layerlab.experiments.stored_runs import runs_of_recipe, sort_out
 from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.checks import check_arms, check_sides, refuse_single_arm
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
@@ -46,7 +44,7 @@ from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.run_files import RUNS
 from layerlab.system.files import check_links
 from layerlab.training.flops import peak_of
-from layerlab.training.run_spec import RunSpec, design_model
+from layerlab.training.run_spec import RunSpec, as_named, design_model
 
 Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
 
@@ -111,20 +109,28 @@ def prepare(
         by_section = _prepare([read, *found.values()], told)
     corpora = {arm: by_section[side.data.text()] for arm, side in found.items()}
     task = PreparedRecipe(recipe=read, corpora=corpora, runs=(), out=out / read.name)
+    kept = {one.name for one in (task.out / RUNS).glob("*")}
     if read.ladder is None:
-        return replace(task, runs=_plan(read, by_section, corpora))
+        return replace(task, runs=_plan(read, by_section, corpora, kept))
     sizes = []
     for one in plan_rungs(read, _extent(baseline_of(read), by_section)):
         with name_size(one):
-            sizes.append(replace(one, runs=_plan(one.recipe, by_section, corpora)))
+            sizes.append(replace(one, runs=_plan(one.recipe, by_section, corpora, kept)))
     runs = tuple(run for one in sizes for run in one.runs)
     return replace(task, runs=runs, rungs=tuple(sizes))
 
 
 def _plan(
-    recipe: TrainingRecipe, by_section: Mapping[DataSection, Corpus], corpora: Mapping[str, Corpus]
+    recipe: TrainingRecipe,
+    by_section: Mapping[DataSection, Corpus],
+    corpora: Mapping[str, Corpus],
+    kept: Collection[str],
 ) -> tuple[RunSpec, ...]:
-    """Plan the runs of one size, and check that they can be compared."""
+    """Plan the runs of one size, and check that they can be compared.
+
+    Args:
+        kept: names of the folders of runs that are there.
+    """
     own = {
         arm: _extent(side, by_section)
         for arm, side in sides(recipe).items()
@@ -136,7 +142,7 @@ def _plan(
         check_comparable(recipe.compare, runs)
     if recipe.compare is not None and recipe.compare.match == "time":
         runs = equal_time(runs, arms(recipe.compare, recipe), recipe.compare.baseline)
-    return tuple(runs)
+    return tuple(as_named(run, kept) for run in runs)
 
 
 def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
@@ -214,8 +220,10 @@ def _carry_out(
         ended = {one.name: one for one in (*runs, *(outcome.run for outcome in outcomes))}
         finish(task, list(ended.values()), progress)
         # Whatever a look has decided stays so: there is nothing left to run for.
-        if comparison.looks and is_decided(compare_runs(task.recipe, records_in(out)).content):
-            break
+        if comparison.looks:
+            records, _ = runs_of_recipe(comparison, task.runs, sort_out(out)[0])
+            if is_decided(compare_runs(task.recipe, records).content):
+                break
     return outcomes
 
 

@@ -5,7 +5,7 @@ planned again, and judged, where the text itself is no longer there.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.load import validate_table
-from layerlab.recipes.paths import HUB
+from layerlab.recipes.paths import drop_folders
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.run import RunRecord, read_record
@@ -148,26 +148,16 @@ def runs_of_recipe(
     return ordered, [f"{why}: {', '.join(names)}" for why, names in left.items()]
 
 
-def file_name(given: str) -> str:
-    """Return a text or tokenizer by its file name alone, without the folder.
-
-    Example:
-        >>> file_name("/data/corpus.txt"), file_name("hf:Salesforce/wikitext")
-        ('corpus.txt', 'hf:Salesforce/wikitext')
-    """
-    return given if given.startswith(HUB) or not Path(given).suffix else Path(given).name
-
-
 def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunRecord:
     """Return the first run of an arm on the text it asks for, if any."""
     own = [one for one in records if one.arm == arm]
-    wanted = _drop_folders(side.data.text().model_dump(mode="json"))
-    same = (
-        one
-        for one in own
-        if _drop_folders(_recipe(one).data.text().model_dump(mode="json")) == wanted
-    )
+    same = (one for one in own if _text(_recipe(one)) == _text(side))
     return next(same, records[0])
+
+
+def _text(recipe: TrainingRecipe) -> dict[str, Any]:
+    """Return the settings of a text, wherever it lies."""
+    return drop_folders({"data": recipe.data.text().model_dump(mode="json")})
 
 
 def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
@@ -231,8 +221,7 @@ def _differences(
 
 def decisive_settings(recipe: TrainingRecipe) -> dict[str, Any]:
     """Return the settings that decide a run, by path."""
-    content = recipe.decisive()
-    found = flatten({**content, "data": _drop_folders(content["data"])})
+    found = flatten(drop_folders(recipe.decisive()))
     return {path: value for path, value in found if value != {}}
 
 
@@ -257,12 +246,3 @@ def _recipe(record: RunRecord) -> TrainingRecipe:
     return validate_table(
         TrainingRecipe, record.manifest["recipe"], f"the manifest of {record.name}"
     )
-
-
-def _drop_folders(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a text without the folders of its files, which are no part of them."""
-    given = data["tokenizer"]
-    found = {**data, "tokenizer": file_name(given) if isinstance(given, str) else given}
-    for part in ("sources", "eval_sources"):
-        found[part] = [{**one, "text": file_name(one["text"])} for one in data[part] or ()]
-    return found

@@ -162,7 +162,7 @@ def load_table(
         return {"name": str(given), **toml_of(_find_packaged(str(given), home, beside))}, str(given)
     try:
         check_size(path)
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark in front
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UserError(

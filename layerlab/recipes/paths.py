@@ -1,6 +1,7 @@
 """Resolves a recipe's relative paths: from the working folder, or beside the recipe."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ KEPT = {
     "wiki-zh": "zh-general/cn_wiki_sample.txt",
     "law-zh": "zh-law-statutes/statutes.tar.gz",
 }
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)")
 
 
 def nearby(content: Any, folder: Path) -> Any:
@@ -35,6 +37,47 @@ def nearby(content: Any, folder: Path) -> Any:
     if isinstance(content, Mapping):
         return {key: _near(key, value, folder) for key, value in content.items()}
     return [nearby(one, folder) for one in content] if isinstance(content, list) else content
+
+
+def file_name(given: str) -> str:
+    """Return a text by its file name alone, without the folder.
+
+    Example:
+        >>> file_name("/data/corpus.txt"), file_name("hf:Salesforce/wikitext")
+        ('corpus.txt', 'hf:Salesforce/wikitext')
+    """
+    return given if given.startswith(HUB) else Path(given).name or given
+
+
+def drop_folders(recipe: Mapping[str, Any], *, absolute: bool = True) -> dict[str, Any]:
+    """Return a recipe's settings with its texts, tokenizer and Python files by their names alone.
+
+    What is in them decides a run, and not where they lie: digests tell.
+
+    Args:
+        absolute: of paths that do not begin at the working folder, too.
+
+    Example:
+        >>> drop_folders({"data": {"sources": [{"text": "a/b.txt"}], "tokenizer": "org/name"}})
+        {'data': {'sources': [{'text': 'b.txt'}], 'tokenizer': 'org/name'}}
+    """
+
+    def name(given: str) -> str:
+        return given if not absolute and expand_home(given).is_absolute() else file_name(given)
+
+    found = {table: {**recipe[table]} for table in ("data", "model") if table in recipe}
+    data, model = found.get("data", {}), found.get("model", {})
+    for part in ("sources", "eval_sources"):
+        if data.get(part):
+            data[part] = [
+                {**one, "text": name(one["text"])} if "text" in one else one for one in data[part]
+            ]
+    tokenizer = data.get("tokenizer")
+    if isinstance(tokenizer, str) and not _HUB_NAME.fullmatch(tokenizer):
+        data["tokenizer"] = name(tokenizer)
+    if model.get("load"):
+        model["load"] = [file_name(one) for one in model["load"]]
+    return {**recipe, **found}
 
 
 def _near(key: str, value: Any, folder: Path) -> Any:

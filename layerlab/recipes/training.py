@@ -21,7 +21,7 @@ from layerlab.recipes.load import (
     validate_table,
     with_settings,
 )
-from layerlab.recipes.paths import nearby
+from layerlab.recipes.paths import drop_folders, nearby
 from layerlab.recipes.training_sections import (
     ControlSection,
     DataSection,
@@ -169,16 +169,21 @@ class TrainingRecipe(Section):
         """Return the settings that decide the result, as JSON values."""
         return self.model_dump(mode="json", exclude=set(_BESIDE))
 
-    def hash(self) -> str:
+    def hash(self, *, as_written: bool = False) -> str:
         """Return a hash of the decisive settings in twelve hexadecimal digits.
 
-        Files of one's own count by what is in them. Defaults are left out, so that a setting which
-        a later version adds leaves the runs of an earlier one what they are; so do the names of
-        settings, of which those of 0.1 count.
+        Files of one's own count by what is in them, and the name of a run has the digest of its
+        text too: a recipe that is used from another working folder is the same. Defaults are left
+        out, so that a setting which a later version adds leaves the runs of an earlier one what
+        they are; so do the names of settings, of which those of 0.1 count.
+
+        Args:
+            as_written: whether folders of texts and files count, as the recipe writes them.
         """
         content = self.model_dump(mode="json", exclude=set(_BESIDE), exclude_defaults=True)
         loaded = [hashlib.blake2b(read_whole(Path(one))).hexdigest() for one in self.model.load]
-        text = json.dumps([settings_of_0_1(content), loaded], sort_keys=True, separators=(",", ":"))
+        named = settings_of_0_1(content if as_written else drop_folders(content, absolute=False))
+        text = json.dumps([named, loaded], sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def change(self, settings: Mapping[str, Any]) -> "TrainingRecipe":

@@ -133,7 +133,7 @@ def current_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
         {'sft': {'packing': True}, 'train.learning_rate': 0.1}
     """
     names = _Renaming(NAMES, [])
-    return {(new := names.path(path)): names.value(one, new) for path, one in settings.items()}
+    return {path: names.value(one, path) for path, one in names.paths(settings).items()}
 
 
 def current_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,14 +173,21 @@ class _Renaming:
         for name, value in table.items():
             new = self.names.get(prefix, {}).get(name, name)
             if new in found or (new != name and new in table):
-                raise UserError(
-                    f"{_join(prefix, new)} is given under its older name {name!r} too; "
-                    "leave one out"
-                )
+                raise _refuse_both(_join(prefix, new), name)
             if new != name:
                 self.renamed.append(f"{_join(prefix, name)} = {_join(prefix, new)}")
             where = _join(prefix, new if self.names is NAMES else name)
             found[new] = self.value(value, where)
+        return found
+
+    def paths(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings that are given by their paths, with these renamed."""
+        found: dict[str, Any] = {}
+        for path, value in settings.items():
+            new = self.path(path)
+            if new in found or (new != path and new in settings):
+                raise _refuse_both(new, path)
+            found[new] = value
         return found
 
     def path(self, path: str) -> str:
@@ -197,12 +204,16 @@ class _Renaming:
         if where in _PATHS and isinstance(value, list | tuple):
             return [self.path(one) if isinstance(one, str) else one for one in value]
         if where in _SET and isinstance(value, Mapping):
-            return {self.path(path): one for path, one in value.items()}
+            return self.paths(value)
         if isinstance(value, Mapping):
             return self.table(value, "" if where == _RECIPE else where)
         if isinstance(value, list):
             return [self.table(one, where) if isinstance(one, Mapping) else one for one in value]
         return value
+
+
+def _refuse_both(path: str, older: str) -> UserError:
+    return UserError(f"{path} is given under its older name {older!r} too; leave one out")
 
 
 def _join(prefix: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """File locks that end with their process: one run per folder, one model at a time."""
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 MORE_FILES = "ask for fewer runs at a time, or have the limit raised that ulimit -n shows"
 # Seconds: long enough to try again where the holder has just removed its file.
 TIMEOUT = 0.2
+# Characters of a folder's name that its lock has; what is cut off is told apart by a digest.
+LONGEST = 80
 # While a model is loaded or built, transformers and accelerate change torch for all threads: how
 # parameters are registered and start, the default dtype, who hears of progress.
 MODELS = RLock()
@@ -51,7 +54,11 @@ def is_locked(folder: Path) -> bool | None:
 
 
 def _lock_file(target: Path) -> Path:
-    return target.with_name(f".{target.name[:80]}.lock")
+    name = target.name
+    if len(name) > LONGEST:
+        digest = hashlib.blake2b(os.fsencode(name), digest_size=4).hexdigest()
+        name = f"{name[:LONGEST]}-{digest}"
+    return target.with_name(f".{name}.lock")
 
 
 def _refuse_others(file: Path, way: str) -> None:

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class RunSpec:
         digest: of the corpus.
         match: what was resized, where arms are matched.
         code: what its model runs beside the package and the recipe's files: SHA-256 by name.
+        as_written: whether its name hangs on the folders in which texts and files lie, as that of a
+            run of 0.1 does.
     """
 
     arm: str
@@ -39,6 +41,7 @@ class RunSpec:
     digest: str
     match: Match | None = None
     code: Mapping[str, str] = field(default_factory=dict, hash=False)
+    as_written: bool = False
 
     @property
     def seed(self) -> int:
@@ -54,14 +57,24 @@ class RunSpec:
     def name(self) -> str:
         """The name of its folder: readable, and different for different settings."""
         code = [json.dumps(dict(self.code), sort_keys=True)] if self.code else []
-        content = "/".join([self.recipe.hash(), self.digest, *code])
+        content = "/".join([self._hash, self.digest, *code])
         key = hashlib.blake2b(content.encode(), digest_size=4)
         return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
 
     @property
     def identity(self) -> dict[str, str]:
         """Return what its checkpoints must agree in: the name (with a short hash) and more."""
-        return {"name": self.name, "recipe": self.recipe.hash(), "text": self.digest}
+        return {"name": self.name, "recipe": self._hash, "text": self.digest}
+
+    @property
+    def _hash(self) -> str:
+        return self.recipe.hash(as_written=self.as_written)
+
+
+def as_named(run: RunSpec, names: Collection[str]) -> RunSpec:
+    """Return a run as it is called among names: where it has its older one alone, by that."""
+    older = replace(run, as_written=True)
+    return older if older.name in names and run.name not in names else run
 
 
 def design_model(recipe: TrainingRecipe) -> Design:
@@ -123,13 +136,14 @@ def read_run(folder: Path) -> RunSpec:
     """
     body, recipe = read_table(folder / RUN), read_table(folder / RECIPE)
     try:
-        return RunSpec(
+        run = RunSpec(
             arm=body["arm"],
             recipe=make_recipe(current_settings(recipe), str(folder / RECIPE)),
             digest=body["digest"],
             match=None if body["match"] is None else _match(body["match"]),
             code=dict(body.get("code", {})),
         )
+        return as_named(run, {body["run"]})
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{folder / RUN} lacks {error}; it is of another version of layerlab: "

@@ -132,6 +132,18 @@ def test_where_a_text_lies_is_no_part_of_it():
     assert len(kept(hub, there)[1]) == 1
 
 
+def test_where_a_python_file_lies_is_no_part_of_it(tmp_path):
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        (folder / "mine.py").write_text("PARTS = ()\n")
+    one, two = (
+        recipe().change({"model.load": [str(tmp_path / name / "mine.py")]})
+        for name in ("one", "two")
+    )
+    there = [ended(run) for run in plan(one, EXTENT)]
+    assert kept(two, there) == ([run.name for run in plan(two, EXTENT)], [])
+
+
 def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_others():
     found = recipe()
     old, new = (plan(found, replace(EXTENT, digest=name)) for name in ("old", "new"))

@@ -55,3 +55,21 @@ def test_a_text_of_the_recipe_that_another_extends_lies_beside_that_one(place):
     file = place / "work" / "more" / "next.toml"
     file.write_text('extends = "../../mine.toml"\n[train]\nmax_steps = 3\n')
     assert texts("more/next.toml")[0] == str(Path("..") / "own.txt")
+
+
+def test_a_recipe_is_the_same_wherever_it_is_used_from(place, monkeypatch):
+    (place / "mine.py").write_text("PARTS = ()\n")
+    found = load_recipe("../mine.toml").change({"model.load": ["../mine.py"]}).hash()
+    monkeypatch.chdir(place)
+    own = load_recipe("mine.toml").change({"model.load": ["mine.py"]})
+    assert own.hash() == found
+    for setting, other in (
+        ("data.sources", [{"text": "other.txt"}]),
+        ("data.sources", [{"text": "hf:other/own.txt"}]),
+        ("data.tokenizer", "Qwen/Qwen2.5-0.5B"),
+    ):
+        assert own.change({setting: other}).hash() != found
+    hub = [own.change({"data.tokenizer": f"{one}/words-1.5"}).hash() for one in ("one", "two")]
+    assert hub[0] != hub[1]
+    file, folder = (own.change({"data.tokenizer": one}).hash() for one in ("../a.json", "a.json"))
+    assert file == folder

@@ -72,6 +72,13 @@ def test_a_recipe_of_0_1_is_that_of_today_with_one_line(tmp_path):
 def test_a_setting_under_both_names_is_refused():
     with pytest.raises(UserError, match="given under its older name 'updates' too; leave one out"):
         training.make_recipe({"train": {"updates": 3, "max_steps": 4}})
+    both = {"train.rate": 0.1, "train.learning_rate": 0.2}
+    said = "train.learning_rate is given under its older name 'train.rate' too; leave one out"
+    for settings in (both, dict(reversed(both.items()))):
+        with pytest.raises(UserError, match=said):
+            training.make_recipe({"train": {"max_steps": 4}}, settings=settings)
+        with pytest.raises(UserError, match=said):
+            training.make_recipe({"compare": {"arms": [{"set": settings}]}})
 
 
 def test_the_command_says_it_in_one_line(tmp_path):

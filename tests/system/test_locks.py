@@ -37,6 +37,14 @@ def test_a_second_run_is_told_of_the_first_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_folders_whose_long_names_begin_alike_have_a_lock_each(tmp_path):
+    one, other = (tmp_path / f"{'long-' * 40}{end}" for end in "ab")
+    with lock_folder(one):
+        assert is_locked(one) and not is_locked(other)
+        with lock_folder(other):
+            pass
+
+
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "out")],

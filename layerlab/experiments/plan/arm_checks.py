@@ -55,6 +55,7 @@ def _predict_manifest(run: RunSpec) -> dict[str, Any]:
         "recipe": recipe.decisive(),
         "data": {"digest": run.digest},
         "machine": {
+            "device": recipe.run.device.partition(":")[0],
             "threads": recipe.run.threads,
             "processes": recipe.run.num_processes,
             "sharding": recipe.run.sharding,

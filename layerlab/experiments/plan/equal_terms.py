@@ -7,6 +7,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import find, spans_tensor
 from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.recipes.paths import drop_folders
 from layerlab.records.run import SHARED
 from layerlab.records.settings import flatten, matches
 from layerlab.validation import short_repr
@@ -165,13 +166,17 @@ def settings(manifest: Manifest) -> dict[str, Any]:
 def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:
     """Yield differences: each arm's first run to the first of all, its others to its first.
 
-    What may differ inside of an arm may differ between arms too, so that nothing is missed.
+    What may differ inside of an arm may differ between arms too, so that nothing is missed. Where
+    two have one text, it does not count where that lies.
     """
     leads: dict[str, int] = {}
+    bare = [settings({**one, "recipe": drop_folders(one.get("recipe", {}))}) for one in manifests]
     for index, manifest in enumerate(manifests):
         lead = leads.setdefault(str(manifest.get("arm")), index)
         within = lead != index
-        yield from _between(manifests, flat, (lead if within else 0, index), within)
+        pair = lead if within else 0, index
+        texts = {flat[one].get("data.digest") for one in pair}
+        yield from _between(manifests, bare if len(texts) == 1 else flat, pair, within)
 
 
 def _between(

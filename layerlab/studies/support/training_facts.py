@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.experiments.stored_runs import file_name
+from layerlab.recipes.paths import file_name
 from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_manifest
 

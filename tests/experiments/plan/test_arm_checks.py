@@ -46,8 +46,11 @@ def test_what_follows_from_where_an_arm_runs_is_foreseen_too():
     ):
         planned(*half(**{"run.threads": 2}))
     planned(*half(**{"run.threads": 2}), allowed_differences=["machine.*"])
-    # A GPU has one name under two numbers: devices are known when they are used.
-    planned(*half(**{"run.device": "cuda:1"}))
+    with pytest.raises(UserError, match=r"machine\.device is 'cpu' in .* and 'cuda' in half-s1"):
+        planned(*half(**{"run.device": "cuda:1"}))
+    # A GPU has one name under two numbers: which it is, is known when it is used.
+    numbers = [{"name": one, "set": {"run.device": f"cuda:{one}"}} for one in "01"]
+    planned(*numbers)
 
 
 def test_arms_seeds_and_swept_rates_may_differ():

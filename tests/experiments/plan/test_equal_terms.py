@@ -208,3 +208,13 @@ def test_a_section_declares_what_it_varies():
     assert VariedSettings.of(section) == VariedSettings(
         differ=("machine.*",), rates=True, time=True
     )
+
+
+def test_where_one_text_lies_is_no_difference_and_what_two_are_called_is():
+    lying = [{"data.sources": [{"text": f"{one}own.txt"}]} for one in ("", "texts/")]
+    found = [manifest(run) for one in lying for run in runs(recipe().change(one))]
+    assert check_equal_terms(found, NOTHING) == []
+    for one in found[len(found) // 2 :]:
+        one["data"]["digest"] = "another"
+    with pytest.raises(UserError, match=r'allowed_differences = \["data.sources"\]'):
+        check_equal_terms(found, NOTHING)

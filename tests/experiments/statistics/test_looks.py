@@ -83,3 +83,14 @@ def test_what_a_look_decides_is_not_run_on(tmp_path, monkeypatch):
     row = found.row("same")
     assert row["verdict"] == "identical" and row["missing"] == []
     assert any("this is the one at 2 of at most 4" in one for one in found.content["remarks"])
+
+
+@pytest.mark.full
+def test_a_look_is_taken_at_the_runs_of_the_recipe_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    section = {"arms": ["llama", {"name": "same", "variant": "llama"}], "seeds": [1, 2]}
+    looks = {**section, "seeds": [1, 2, 3], "looks": [2, 3], "lockstep": True}
+    older = {**SMALL, "compare": {**section, "lockstep": True}, "train": {"max_steps": 3}}
+    compare(older, out=tmp_path, progress=False)
+    found = compare({**SMALL, "compare": looks}, out=tmp_path, progress=False)
+    assert {run["seed"] for run in found.content["runs"]} == {1, 2}

@@ -5,11 +5,15 @@ The archive holds what it left: recipe and manifest with the names of then, a jo
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import layerlab
+from layerlab.experiments.session import prepare
+from layerlab.records.run_files import RUNS
+from layerlab.training.run_spec import read_run, write_run
 from tests.training.test_worker import WORDS
 
 CUT = Path(__file__).with_name("run_of_0_1.tar.xz")
@@ -36,6 +40,29 @@ checkpoint = 2
 """
 # What 0.1 itself came to from this checkpoint, and what it came to without an interruption.
 NATS = 5.575270265340805
+
+
+@pytest.mark.filterwarnings("ignore:.*is now called:FutureWarning")
+def test_a_run_whose_text_lay_in_a_folder_is_found_by_its_older_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/text.txt").write_text("".join(f"{number} {WORDS}" for number in range(400)))
+    (tmp_path / "in/old.toml").write_text(RECIPE)
+    out = tmp_path / "out"
+
+    def planned():
+        (run,) = prepare("in/old.toml", out, progress=False).runs
+        return run
+
+    run = planned()
+    older = replace(run, as_written=True)
+    assert older.name == "llama-s0-r0.001-96b732e2"
+    write_run(older, out / "old" / RUNS / older.name)
+    found = planned()
+    assert found.identity == older.identity == read_run(out / "old" / RUNS / older.name).identity
+    write_run(run, out / "old" / RUNS / run.name)  # what a later version began goes before it
+    found = planned()
+    assert found.identity == run.identity == read_run(out / "old" / RUNS / run.name).identity
 
 
 @pytest.mark.full
