@@ -21,7 +21,15 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
-from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
+from layerlab.studies.engine.statistics import (
+    LOOKED,
+    Interval,
+    bootstrap,
+    bootstrap_each,
+    maximum,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model, overlap
@@ -102,6 +110,8 @@ def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
         matrices.append((head.query, head.key, head.value, inner, feedforward.outward))
 
     for_each_layer(subject, ids, read)
+    if len({tuple(one.shape for one in block) for block in matrices}) > 1:
+        raise NotApplicable("its blocks have matrices of different sizes")
     # A few tokens, rounded one operation after the other: a GPU would wait for each.
     x, y, *parts = (
         torch.stack([one.double().cpu() for one in part])
@@ -298,11 +308,10 @@ def judge_lowered(hostile_: dict[str, float]) -> StudyVerdict:
 
 def judge_near(observed: np.ndarray, context: StudyContext) -> StudyVerdict:
     """Judge how much of a bound rounding uses in practice."""
-    found = {
-        row: bootstrap(observed[:, :, index, 0].max(1), np.median, context.seed)
-        for index, row in enumerate(ROWS)
-        if row in CORRECT
+    shares = {
+        row: observed[:, :, index, 0].max(1) for index, row in enumerate(ROWS) if row in CORRECT
     }
+    found = bootstrap_each(shares, np.median, context.seed)
     numbers = ", ".join(f"{one} ({NAMES[row]})" for row, one in found.items())
     best = max(found.values(), key=lambda one: one.value)
     return StudyVerdict(

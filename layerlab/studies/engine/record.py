@@ -169,7 +169,7 @@ class StudyResult:
             found += [[("The page: ", ""), (prose(page), "bold")]]
         return found
 
-    def summary(self, width: int | None = None) -> Group:
+    def table(self, width: int | None = None) -> Group:
         """Return the verdicts for a terminal.
 
         Args:

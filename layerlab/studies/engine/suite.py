@@ -58,7 +58,7 @@ class Suite:
         """Return the studies that came to no verdict."""
         return [part.name for part in self.parts if part.record is None]
 
-    def summary(self) -> Group:
+    def table(self) -> Group:
         """Return the summary for a terminal: a line for each study, and how many claims hold."""
         table = grid(
             ("study", "verdict", "claims", "seconds"),

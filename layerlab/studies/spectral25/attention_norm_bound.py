@@ -87,7 +87,7 @@ def norms(draw: Sampler, name: str) -> dict[str, Tensor]:
         found["column"].append(layer_spectrum.column_bound)
 
     for_each_attention(get_model(name, draw.given), excerpts(draw, name, TOKENS), read)
-    return {key: torch.stack(rows).view(draw.count, -1) for key, rows in found.items()}
+    return {key: torch.cat(rows).view(draw.count, -1) for key, rows in found.items()}
 
 
 def limits(name: str, given: GivenModels = NONE) -> dict[str, np.ndarray]:

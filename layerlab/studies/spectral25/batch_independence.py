@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
@@ -67,6 +68,8 @@ def beside(draw: Sampler, name: str) -> dict[str, Tensor]:
         kept = ~(alone <= torch.finfo(alone.dtype).min / 2)
         alone, within = alone[kept].double(), within[kept].double()
         changes.append((within - alone).abs().max() / alone.abs().max())
+        if not changes[-1].isfinite():
+            raise NotApplicable("its logits of a passage are not all finite")
     return {"change": torch.stack(changes).cpu()}
 
 

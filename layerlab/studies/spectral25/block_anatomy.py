@@ -70,6 +70,8 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
     passages.for_each_attention(
         passages.get_model(name, draw.given), passages.excerpts(draw, name, TOKENS), read
     )
+    if len({len(heads) for heads in found["heads"]}) > 1:
+        raise NotApplicable("its layers have different numbers of heads")
     return {
         key: torch.stack(rows).view(draw.count, -1, *rows[0].shape) for key, rows in found.items()
     }
@@ -153,12 +155,13 @@ def run(context: StudyContext) -> Outcome:
     gathered = context.sample(anatomy, [{"name": name} for name in context.models], batch=8)
     parts, shown = dict(zip(context.models, gathered, strict=True)), context.models[0]
     text = next((one.source for one in context.given.values()), "the built-in text")
+    several = {name: part for name, part in parts.items() if part["heads"].shape[2] > 1}
     return Outcome(
         verdicts=(
             judge_summed(
                 parts, {name: one.rounding(TOKENS) for name, one in context.given.items()}
             ),
-            judge_elsewhere(parts, context.seed),
+            *([judge_elsewhere(several, context.seed)] if several else []),
             judge_closer(parts, context.seed),
             judge_further(parts, context.seed),
             judge_carried(parts, context.seed),
@@ -267,13 +270,12 @@ def judge_further(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
 
 def judge_carried(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge what sublayers add against the shortcut, in the layer where they add most."""
-    found = {}
+    found, count = {}, sum(part["norms"].shape[1] - 1 for part in parts.values())
     for name, part in parts.items():
-        lengths = part["norms"]
-        added = lengths[..., 1:].max(-1) / lengths[..., 0]
+        added = part["norms"][..., 1:].max(-1) / part["norms"][..., 0]
         # The first block has an embedding before it, and no stream that others have written.
         layer = 1 + int(added[:, 1:].mean(0).argmax())
-        found[name] = bootstrap(added[:, layer], np.mean, seed, comparisons=len(parts))
+        found[name] = bootstrap(added[:, layer], np.mean, seed, comparisons=count)
     return StudyVerdict(
         claim="Behind the first block a sublayer adds less than the shortcut carries.",
         word=each(below(one, 1) for one in found.values()),

@@ -196,9 +196,10 @@ def read_given(context: StudyContext, uniform: float) -> Outcome:
 
 def at_depth(found: np.ndarray, layers: slice) -> np.ndarray:
     """Return the mean over the layers at the relative depth of some of 36, draw by draw."""
-    scale = (found.shape[1] - 1) / (DEPTH - 1)
-    first, last = (round(depth * scale) for depth in (layers.start, layers.stop - 1))
-    return np.asarray(found[:, first : last + 1].mean(1))
+    steps, depths = found.shape[1] - 1, np.arange(found.shape[1]) * (DEPTH - 1)
+    low, high = layers.start * steps, (layers.stop - 1) * steps
+    away = np.abs(2 * depths - low - high)
+    return np.asarray(found[:, away <= max(high - low, away.min())].mean(1))
 
 
 def judge_flat(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
@@ -315,12 +316,10 @@ def judge_lacks(parts: DepthCurves, seed: int) -> StudyVerdict:
         claim="Post-norm lacks this: the norm of its attention rises with depth.",
         word=each(above(gap, EFFECT) for gap in found.values()),
         number=found["sharp"].value,
-        said=(
-            f"the same difference is {_describe(found, parts, 'post-norm')} in post-norm stacks "
-            f"with the same start, and above {EFFECT:g} was asked for; sqrt(n) would be "
-            f"{TOKENS**0.5:.3g}. With sharp scores they jump from {first:.3g} in layer 1, which "
-            f"reads no norm, to {second:.3g} in layer 2"
-        ),
+        said=f"the same difference is {_describe(found, parts, 'post-norm')} in post-norm stacks "
+        f"with the same start, and above {EFFECT:g} was asked for; sqrt(n) would be "
+        f"{TOKENS**0.5:.3g}. With sharp scores they jump from {first:.3g} in layer 1, which "
+        f"reads no norm, to {second:.3g} in layer 2",
         source="spectral25, sections 2.2 and 2.3",
     )
 

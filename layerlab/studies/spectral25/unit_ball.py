@@ -73,7 +73,7 @@ def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
         found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
 
     for_each_attention(get_model(name, draw.given), excerpts(draw, name, TOKENS), read)
-    return {key: torch.stack([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
+    return {key: torch.cat([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
 
 
 def _head(attended: Any, head: int) -> dict[str, Tensor]:
@@ -156,12 +156,12 @@ def axes(mapped: Tensor) -> Tensor:
 def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
     """Choose the head whose map has the largest norm, at the beginning of the text."""
     subject = get_model(name, given)
-    assert not isinstance(subject.stack, str), subject.stack
-    head = int(axes_of(name, given)[:, 0].argmax())
-    output, value = (torch.cat(found) for found in zip(*slices(name, given), strict=True))
-    chosen = output[head] @ value[head]
+    layers = list(slices(name, given))
+    every = [(place, own) for place, (heads, _) in enumerate(layers) for own in range(len(heads))]
+    place, own = every[int(axes_of(name, given)[:, 0].argmax())]
+    output, value = layers[place]
+    chosen = output[own] @ value[own]
     left, values, _ = torch.linalg.svd(chosen)
-    heads = len(output) // len(subject.stack.attentions)
     found: dict[str, Tensor] = {}
     places: list[int] = []
 
@@ -170,9 +170,8 @@ def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
             return
         index = len(places)
         places.append(layer.layer)
-        if index != head // heads:
+        if index != place:
             return
-        own = head % layer.attention.heads
         entered = layer.sublayers["attention"].entered.double()
         units = entered / entered.norm(dim=1, keepdim=True)
         found["images"] = units @ chosen.mT @ left[:, :2]
@@ -183,7 +182,7 @@ def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
     for_each_layer(subject, tokens_of(name, given)[None, : 2 * TOKENS], read)
     layer = int(found.pop("layer"))
     cpu = {key: one.cpu() for key, one in found.items()}
-    called = f"{name}, layer {layer}, head {head % heads}"
+    called = f"{name}, layer {layer}, head {own}"
     return ChosenHead(name=called, values=values.cpu(), **cpu)
 
 

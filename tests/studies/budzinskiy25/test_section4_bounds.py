@@ -13,11 +13,13 @@ from layerlab.studies.budzinskiy25.section4_bounds import (
     adversaries,
     beyond,
     judge_lowered,
+    judge_near,
     judge_never,
     largest_shares,
 )
 from layerlab.studies.budzinskiy25.support.perturbed_arithmetic import worst
 from layerlab.studies.budzinskiy25.support.rounded_modules import norms, softmaxes
+from layerlab.studies.engine.sampling import StudyContext
 from tests.numerics.draw import gaussian
 
 
@@ -64,3 +66,11 @@ def test_the_range_of_scores_costs_what_its_term_says():
     assert beyond(with_range, (0,)).item() == pytest.approx(1, rel=1e-6)
     # 30 for the difference, and 4: the exponential, a sum and the quotient leave one to spare.
     assert 8 < beyond(without, (0,)).item() <= 34 / 4
+
+
+def test_the_bound_of_which_most_is_used_is_judged_as_one_of_all():
+    context = StudyContext(study="x", draws=12, seed=0, options={}, threads=1, code="")
+    observed = np.full((12, 1, len(ROWS), len(FORMATS)), 0.1)
+    observed[:, 0, 0, 0] = [*np.linspace(0.48, 0.498, 2), *np.linspace(0.51, 0.56, 10)]
+    assert judge_near(observed, context).word == "not decided"
+    assert judge_near(observed + 0.1, context).word == "holds"

@@ -53,7 +53,7 @@ def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, t
     page = found.page.read_text()
     assert all(one["claim"] in page for part in found.parts for one in part.verdicts)
     assert "nothing &lt;b&gt;works&lt;/b&gt;" in page and 'href="rounding-input/study.html"' in page
-    said = "1 hold, 0 are right by less than was asked, 1 fail, 4 are not decided"
+    said = "holds: 1, right by less than was asked: 0, fails: 1, not decided: 4"
     assert f'<p class="kicker">Claims of the sources: {said}</p>' in page
     assert (
         "Claims of our own" not in page and "Judged on: single random layers of width 10." in page
@@ -62,7 +62,7 @@ def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, t
     told = f"layerlab study --all --fast --runs {tmp_path / 'none'}"
     assert told in re.sub("</?span>", "", page) and "random initialisations: 400 · " in page
     console = Console(record=True, width=100, file=StringIO())
-    console.print(found.summary())
+    console.print(found.table())
     said = console.export_text()
     counted = "holds: 1, smaller than asked: 0, fails: 1, not decided: 4"
     assert f"claims of the sources: {counted}" in said and "claims of our own: holds: 0" in said

@@ -1,8 +1,11 @@
 """Norms and the batch: numbers by hand, and a model that does mix its texts."""
 
+from math import nan
+
 import pytest
 import torch
 
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.batch_independence import BATCH, LAYER, RMS, WIDTH, beside, norms
@@ -64,3 +67,12 @@ def test_a_model_whose_texts_see_each_other_is_found_out():
         hook.remove()
     assert [one["word"] for one in found] == ["holds", "holds", "fails"]
     assert [one["word"] for one in study("batch-independence", **QUICK).verdicts][2] == "holds"
+
+
+def test_logits_that_are_not_finite_on_a_passage_decide_nothing():
+    hook = get_model("llama").model.model.norm.register_forward_hook(lambda *every: every[2] * nan)
+    try:
+        with pytest.raises(NotApplicable, match="logits of a passage are not all finite"):
+            beside(sampler(), "llama")
+    finally:
+        hook.remove()

@@ -170,3 +170,11 @@ def test_a_layer_has_the_number_of_its_block_where_not_all_have_attention():
     assert pictures["entropy"]["data"][0]["y"] == ["2", "4"]
     title = pictures["attention"]["title"]
     assert title.startswith("Attention of heads 0 to 1 of layer") and "layer 3" not in title
+
+
+def test_the_layer_that_adds_most_of_many_is_judged_as_one_of_them():
+    norms = np.zeros((12, 41, 3))
+    norms[..., 0] = 1
+    norms[:, 1:, 1] = 1.05 + 0.05 * np.linspace(-1.6, 1.6, 12)[:, None]
+    assert judge_carried({"one": {"norms": norms[:, :3]}}, 0).word == "fails"
+    assert judge_carried({"one": {"norms": norms}}, 0).word == "not decided"

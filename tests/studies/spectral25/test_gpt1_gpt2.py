@@ -13,6 +13,7 @@ from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.gpt1_gpt2 import (
     LENGTHS,
+    judge_larger,
     judge_length,
     judge_padding,
     judge_placement,
@@ -108,3 +109,12 @@ def test_a_growth_like_that_of_uniform_attention_is_all_explained():
     verdict = judge_length(planted(0.0), 0)
     assert verdict.word == "holds" and verdict.number == pytest.approx(1.2)
     assert "uniform attention explains 1 of" in verdict.said
+
+
+def test_a_length_that_lowers_the_norm_moves_it_as_well():
+    parts = planted(0.1)
+    for one in parts.values():
+        one["own"] = 3 - one["own"]
+    found = judge_larger(parts, 0)
+    assert found.word == "fails" and found.number == pytest.approx(0.1 - 0.2 * 1.035)
+    assert "length that of pre-norm by 0.207" in found.said

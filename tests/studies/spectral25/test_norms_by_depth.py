@@ -9,9 +9,13 @@ import torch
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.norms_by_depth import (
     DEPTH,
+    FALL,
+    PLATEAU,
+    RISE,
     TEXTS,
     TOKENS,
     VOCAB,
+    at_depth,
     drift,
     judge_bounded,
     judge_lacks,
@@ -88,3 +92,18 @@ def test_every_layer_has_a_norm_between_one_and_the_root_of_the_tokens():
         assert found[f"{scores} norm"].shape == (1, DEPTH) and TEXTS > 1
         assert (found[f"{scores} norm"] > 1).all()
         assert (found[f"{scores} norm"] < math.sqrt(TOKENS)).all()
+
+
+@pytest.mark.parametrize(
+    ("layers", "rise", "plateau", "fall"),
+    [
+        (DEPTH, range(1, 10), range(19, 32), range(33, 36)),
+        (12, [1, 2], [6, 7, 8, 9], [11]),
+        (4, [0], [2], [3]),
+        (3, [0], [1], [2]),
+    ],
+)
+def test_layers_of_another_depth_are_those_in_between_or_the_nearest(layers, rise, plateau, fall):
+    rows = 2.0 ** np.arange(layers)[None]
+    for asked, own in ((RISE, rise), (PLATEAU, plateau), (FALL, fall)):
+        assert at_depth(rows, asked) == pytest.approx(np.mean(2.0 ** np.array(own)))

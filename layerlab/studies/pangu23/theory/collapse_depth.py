@@ -148,10 +148,10 @@ def judge_trained(name: str, found: np.ndarray, context: StudyContext) -> list[S
     )
 
 
-def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
+def ratio(found: np.ndarray, quantity: int, seed: int, comparisons: int = 1) -> Interval:
     """Return how much of the embedding's value is left at the last layer, mean over draws."""
     last = found[:, -1, quantity] / found[:, 0, quantity]
-    return bootstrap(last, np.mean, seed)
+    return bootstrap(last, np.mean, seed, comparisons=comparisons)
 
 
 def judge_alike(
@@ -178,7 +178,8 @@ def judge_narrow(found: np.ndarray, seed: int, called: str) -> StudyVerdict:
     left = ratio(found, DIMENSION, seed)
     means = found[..., DIMENSION].mean(0)
     widest = int(means.argmax())
-    risen = ratio(found[:, : widest + 1], DIMENSION, seed)
+    # The widest is chosen among all layers behind the embedding.
+    risen = ratio(found[:, : widest + 1], DIMENSION, seed, comparisons=len(means) - 1)
     falls = widest == 0 and left.high < 1
     return StudyVerdict(
         scale=BUILT_IN,
@@ -227,6 +228,6 @@ STUDY = Study(
     scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with passages of one text",
     run=run,
-    fast={"draws": 8, "layers": 16, "width": 64},
+    fast={"draws": 12, "layers": 16, "width": 64},
     **study_options("collapse-depth"),
 )

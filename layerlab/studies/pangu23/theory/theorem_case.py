@@ -103,6 +103,9 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[CaseLayer]:
             found.append(part(layer_theory))
 
     for_each_layer(subject, ids[None], read)
+    plain = (one.feedforward.inward for one in found if one.feedforward.gate is None)
+    if len({matrix.shape for matrix in plain}) > 1:
+        raise NotApplicable("its feed-forwards are not all as wide")
     return found
 
 

@@ -289,7 +289,7 @@ def judge_gathers(parts: small_models.Parts, arm: str) -> StudyVerdict:
     """Judge whether one axis holds most of the variance in the layer that is most one-sided."""
     found = column(parts[arm], FIRST)
     layer = int(found.mean(0).argmax())
-    share = over_seeds(found[:, layer], np.zeros(len(found)))
+    share = over_seeds(found[:, layer], np.zeros(len(found)), found.shape[1])
     return StudyVerdict(
         claim=f"Without one of its modules the features lie along one axis: {arm}.",
         word=above(share, AXIS),
@@ -324,7 +324,7 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
 def judge_along(found: np.ndarray, called: str, seed: int, claim: str = ALONG) -> StudyVerdict:
     """Judge the first component of a Llama that was trained longer, or of a model of a user."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
-    share = bootstrap(found[:, layer, FIRST], np.mean, seed)
+    share = bootstrap(found[:, layer, FIRST], np.mean, seed, comparisons=found.shape[1] - 1)
     return StudyVerdict(
         scale=BUILT_IN,
         claim=claim,
@@ -341,7 +341,7 @@ def judge_outlying(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
     """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
-    ratio = bootstrap(quotient[:, layer], np.mean, seed)
+    ratio = bootstrap(quotient[:, layer], np.mean, seed, comparisons=quotient.shape[1])
     return StudyVerdict(
         scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",
@@ -389,7 +389,7 @@ STUDY = Study(
     passage=TOKENS,
     unit=f"sets of {PASSAGES}",
     run=run,
-    fast={"draws": 6},
+    fast={"draws": 12},
     **study_options("features-pca"),
     inputs=small_models.readings,
 )

@@ -12,11 +12,13 @@ from layerlab.studies.budzinskiy25.models.error_sources import (
     errs,
     judge_adding,
     judge_attention,
+    judge_dominant,
     share_of,
 )
 from layerlab.studies.budzinskiy25.support.components import COMPONENTS
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import StudyContext
+from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.support.passages import tokens_of
 
 NAMES = (*COMPONENTS, "everything")
@@ -88,3 +90,14 @@ def test_a_fused_kernel_keeps_nothing_where_every_result_is_rounded():
         for mode in ("as-run", "flat")
     }
     assert ABOUT_FUSED in told["as-run"] and "float32" not in told["flat"]
+
+
+def test_what_is_largest_has_another_name_only_where_it_surely_is_another():
+    models, sure, near = ("one", "two"), (0.39, 0.41), (0.30, 0.50)
+    for ends, word in ((sure, "fails"), (near, "not decided")):
+        first, second = Interval(0.4, *ends), Interval(0.35, ends[0] - 0.05, ends[1] - 0.05)
+        found = {("one", "norms"): first, ("one", "logits"): second}
+        found |= {("two", "norms"): second, ("two", "logits"): first}
+        assert judge_dominant(found, models).word == word
+    same = {(model, name): one for model in models for (_, name), one in list(found.items())[:2]}
+    assert judge_dominant(same, models).word == "not decided"

@@ -66,3 +66,13 @@ def test_words_follow_what_is_left():
     assert judge_alike("x", planted(0.5, flat), 0, "").word == "not decided"
     assert judge_narrow(planted(1, np.linspace(1, 0.5, 5)), 0, "it").word == "holds"
     assert judge_narrow(planted(1, np.linspace(0.5, 1, 5)), 0, "it").word == "fails"
+
+
+def test_the_widest_layer_of_many_is_judged_as_one_of_them():
+    noise = np.random.default_rng(0).normal(1, 0.06, (12, 41))
+    found = np.ones((12, 41, 2))
+    found[..., DIMENSION] = noise - noise.mean(0) + 1
+    found[:, 0, DIMENSION] = 1
+    found[:, 1, DIMENSION] += 0.05
+    assert judge_narrow(found[:, :2], 0, "it").word == "fails"
+    assert judge_narrow(found, 0, "it").word == "not decided"

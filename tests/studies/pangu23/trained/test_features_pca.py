@@ -204,3 +204,15 @@ def test_a_run_without_runs_trains_small_twins_and_says_so(tmp_path, monkeypatch
     assert content["remarks"][-1].startswith("No runs were at hand") and not [*tmp_path.iterdir()]
     frame = found.frame()
     assert len(frame) == (len(ARMS) * 3) * (LAYERS + 1) + 3 * 9
+
+
+def test_the_layer_that_is_most_one_sided_of_many_is_judged_as_one_of_them():
+    spread = 0.05 * np.linspace(-1.6, 1.6, 12)[:, None]
+    found = np.full((12, 41, 6), 0.55 + spread[..., None])
+    found[..., KEPT] = found[..., FIRST] * (1.55 + spread)
+    for judge in (judge_along, judge_outlying):
+        assert judge(found[:, :3], "it", 0).word == "holds"
+        assert judge(found, "it", 0).word == "not decided"
+    seeds = {FULL: {"layers": found[[0, 5, 11]] + 0.25}}
+    assert judge_gathers({FULL: {"layers": seeds[FULL]["layers"][:, :2]}}, FULL).word == "holds"
+    assert judge_gathers(seeds, FULL).word == "not decided"
