@@ -29,7 +29,14 @@ from layerlab.corpus.stored import (
     read_contents,
     write_contents,
 )
-from layerlab.corpus.streams import TokenStream, describe_copies, leave_out_copies
+from layerlab.corpus.streams import (
+    SIDES,
+    TokenStream,
+    describe_copies,
+    describe_spelled,
+    leave_out_copies,
+    open_stream,
+)
 from layerlab.corpus.tokenize import TokenLayout, write_tokens
 from layerlab.data.documents import DocumentStore, PieceTexts, spool_documents
 from layerlab.data.shared_files import describe_shared
@@ -47,6 +54,8 @@ from layerlab.tokenization.round_trip import describe_loss
 CORPORA = "corpora-2"
 # How text becomes tokens: with another number a corpus is another, and so are all runs on it.
 TOKENS = 1
+# In keys, since special tokens that a text spells are text: what was cached before is not found.
+SPELLED = "text"
 # What is kept of a stream and decides what is learned of it.
 DECISIVE = ("kind", "tokens", "documents", "bytes", "files")
 ProgressCallback = Callable[[str, float], None]
@@ -228,10 +237,10 @@ def _key(data: DataSection, texts: list[Text], tokenizer: PreTrainedTokenizerFas
     ):  # which is named by its size, as it always was
         made.append(data.trained_tokenizer.model_dump())
     sources = [
-        [text.name, text.identity, source.limit]
+        [text.name, text.identity, source.limit, *([True] if source.special_tokens else [])]
         for text, source in zip(texts, data.sources, strict=True)
     ]
-    content = json.dumps([TOKENS, sources, made, data.validation_fraction])
+    content = json.dumps([TOKENS, SPELLED, sources, made, data.validation_fraction])
     return blake2b(content.encode(), digest_size=16).hexdigest()
 
 
@@ -273,8 +282,7 @@ class CorpusBuilder:
         mark = separator(tokenizer, str(self.data.tokenizer))
         # Where a text lies, and what it is called there, is no part of what it is.
         parts = [
-            [{name: one[side][name] for name in DECISIVE} for side in ("train", "validation")]
-            for one in sources
+            [{name: one[side][name] for name in DECISIVE} for side in SIDES] for one in sources
         ]
         content = {
             "schema": SCHEMA,
@@ -282,7 +290,7 @@ class CorpusBuilder:
             "vocab": entries(tokenizer),
             "separator": mark,
             "sources": sources,
-            "notes": self._notes(tokenizer),
+            "notes": [*self._notes(tokenizer), *describe_spelled(sources)],
         }
         write_contents(folder, self.key, content)
 
@@ -333,8 +341,10 @@ class CorpusBuilder:
         found = []
         for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
             one: dict[str, Any] = {"name": text.name}
-            for side, spool in zip(("train", "validation"), sides, strict=True):
-                layout = TokenLayout(folder, f"{side}-{number}", kind, mark, side == "validation")
+            special = self.data.sources[number].special_tokens
+            for side, spool in zip(SIDES, sides, strict=True):
+                stem, counted = f"{side}-{number}", side == "validation"
+                layout = TokenLayout(folder, stem, kind, mark, counted, special)
                 self.progress(f"encoding {text.name}", 0.0)
                 one[side] = write_tokens(spool, tokenizer, layout, self.progress)
             found.append(one)
@@ -360,12 +370,12 @@ def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
     content, data = read_contents(folder), asked.data
     sides = {
         side: tuple(
-            _stream(folder, f"{side}-{number}", one["name"], one[side], source.weight)
+            open_stream(folder, f"{side}-{number}", one["name"], one[side], source.weight)
             for number, (one, source) in enumerate(
                 zip(content["sources"], data.sources, strict=True)
             )
         )
-        for side in ("train", "validation")
+        for side in SIDES
     }
     return Corpus(
         folder=folder,
@@ -377,22 +387,4 @@ def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
         documents=data.document_masking,
         notes=(*(note for text in asked.texts for note in text.notes), *content["notes"]),
         named=asked.tokenizer,
-    )
-
-
-def _stream(
-    folder: Path, stem: str, name: str, content: dict[str, Any], weight: float
-) -> TokenStream:
-    def map_file(part: str, kind: str) -> np.ndarray:
-        return np.memmap(folder / f"{stem}.{part}", dtype=kind, mode="r").view(np.ndarray)
-
-    return TokenStream(
-        name=name,
-        tokens=map_file("tokens", content["kind"]),
-        starts=map_file("starts", "int64"),
-        ends=map_file("ends", "int64") if f"{stem}.ends" in content["files"] else None,
-        bytes=content["bytes"],
-        weight=weight,
-        hashes=map_file("hashes", "uint64"),
-        loss=content["loss"],
     )

@@ -26,7 +26,7 @@ from layerlab.records.parse import read_json, unseal
 from layerlab.system.files import write_file
 
 # In the cache; and in a folder there, what its writer has to know, and what is held out.
-SHARDS, PLAN, HELD = "shards-3", "plan.json", "held.hashes"
+SHARDS, PLAN, HELD = "shards-4", "plan.json", "held.hashes"
 # In the digest of a corpus; it stays while the tokens do, and so do the names of runs.
 TOKENS_OF = "shards-2"
 # In the folder of a shard.
@@ -185,7 +185,10 @@ def plan_shards(data: DataSection, read: Sequence[int], **tokens: Any) -> dict[s
     """
     sources = [
         {
-            "source": source.model_dump(mode="json"),
+            # A setting that came later stands here where it is used: digests stay what they were.
+            "source": source.model_dump(
+                mode="json", exclude=set() if source.special_tokens else {"special_tokens"}
+            ),
             "identity": open_source(source, full=False).identity,
             "head": head,
         }

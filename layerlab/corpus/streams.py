@@ -1,11 +1,16 @@
 """The tokens of one source, and the documents that stand in training and in held-out text both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from layerlab.corpus.shards import ShardReader
+from layerlab.validation import short_repr
+
+SIDES = ("train", "validation")
 
 
 class KeptTokens:
@@ -69,6 +74,30 @@ class TokenStream:
         return len(self.starts)
 
 
+def open_stream(
+    folder: Path, stem: str, name: str, content: dict[str, Any], weight: float
+) -> TokenStream:
+    """Open a stream on disk by what the table of its corpus keeps of it.
+
+    Args:
+        stem: of its files.
+    """
+
+    def map_file(part: str, kind: str) -> np.ndarray:
+        return np.memmap(folder / f"{stem}.{part}", dtype=kind, mode="r").view(np.ndarray)
+
+    return TokenStream(
+        name=name,
+        tokens=map_file("tokens", content["kind"]),
+        starts=map_file("starts", "int64"),
+        ends=map_file("ends", "int64") if f"{stem}.ends" in content["files"] else None,
+        bytes=content["bytes"],
+        weight=weight,
+        hashes=map_file("hashes", "uint64"),
+        loss=content["loss"],
+    )
+
+
 def describe_copies(train: Sequence[TokenStream], held_out: Sequence[TokenStream]) -> list[str]:
     """Say of each held-out text how much of it stands in the training text too."""
     learned = _hashes(train)
@@ -82,6 +111,20 @@ def describe_copies(train: Sequence[TokenStream], held_out: Sequence[TokenStream
                 f"{size:,} of {stream.bytes:,} held-out bytes of {stream.name} "
                 f"({copied.sum():,} of {stream.documents:,} documents) stand in the training text "
                 "too, word for word: their loss tells what was memorised"
+            )
+    return found
+
+
+def describe_spelled(sources: Iterable[dict[str, Any]]) -> list[str]:
+    """Say of each source how many documents spell special tokens, which are read as text."""
+    found = []
+    for source in sources:
+        counts, examples = zip(*(source[side]["spelled"] for side in SIDES), strict=True)
+        if any(counts):
+            found.append(
+                f"{sum(counts):,} documents of {source['name']} spell special tokens of the "
+                f"tokenizer, as {short_repr(next(filter(None, examples)))}: they are read as text; "
+                "where tokens are meant, write special_tokens = true beside that text"
             )
     return found
 

@@ -1,6 +1,7 @@
 """Documents into tokens on disk, in bounded memory, with the bytes that each token stands for."""
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.corpus.stored import CHECKED
 from layerlab.data.documents import DocumentStore
 from layerlab.data.sources import TextChunk
-from layerlab.tokenization.load import engine
+from layerlab.tokenization.load import engine, special_tokens
 from layerlab.tokenization.round_trip import RoundTrip
 
 # Characters, and documents, that are encoded at once.
@@ -36,6 +37,7 @@ class TokenLayout:
         kind: of a token, as numpy calls it.
         separator: before each document.
         counted: whether the bytes up to each token are written too, and tokens are decoded again.
+        special: whether special tokens that the text spells are those tokens.
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class TokenLayout:
     kind: str
     separator: int
     counted: bool
+    special: bool
 
 
 @dataclass
@@ -85,6 +88,10 @@ class Writer:
         """
         self.layout, self.tokens, self.documents, self.bytes = layout, 0, 0, 0
         self.trip, self.loss = RoundTrip(machine), ""
+        # Of documents that spell a special token, their number, and such a token of the first.
+        self.spelled, self.example, self._counted = 0, "", False
+        marks = () if layout.special else special_tokens(machine)
+        self._marks = re.compile("|".join(map(re.escape, marks)) or "(?!)")
         self.content = _hash()
         for data in before:
             self.content.update(data)
@@ -102,6 +109,10 @@ class Writer:
             self.end_document()
             self.sinks["starts"].write(np.array([self.tokens], np.int64))
             self.documents += 1
+            self._counted = False
+        if not self._counted and (spelled := self._marks.search(piece.text)):
+            self._counted, self.spelled = True, self.spelled + 1
+            self.example = self.example or spelled[0]
         self.content.update(data)
         ids = np.array([*first, *found.ids], dtype=self.layout.kind)
         self.sinks["tokens"].write(ids)
@@ -133,6 +144,7 @@ class Writer:
             "files": {name: found for name, found in files.items() if name != hashes},
             "beside": {hashes: files[hashes]},
             "loss": self.loss,
+            "spelled": [self.spelled, self.example],
         }
 
 
@@ -143,7 +155,7 @@ def write_tokens(
     progress: Callable[[str, float], None],
 ) -> dict[str, Any]:
     """Write a stream, with a separator before each document to predict its first token."""
-    machine = engine(tokenizer)
+    machine = engine(tokenizer, special=layout.special)
     with ExitStack() as stack:
         writer = Writer(layout, machine, stack, spool.before())
         for pieces, encoded in _encode_ahead(machine, _chunks(spool.pieces()), layout):

@@ -138,7 +138,8 @@ class ShardWriter:
         (folder / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
     def _write_tokens(self, folder: Path, cursor: TextCursor) -> dict[str, Any]:
-        layout = TokenLayout(folder, "shard", self.plan["kind"], self.plan["separator"], False)
+        kind, mark, special = self.plan["kind"], self.plan["separator"], self.source.special_tokens
+        layout = TokenLayout(folder, "shard", kind, mark, counted=False, special=special)
         pieces = cursor.take(self.plan["shard_bytes"])
         with spool_documents(pieces, folder / "text", cursor.name, None) as spool:
             found = write_tokens(spool, self.tokenizer, layout, lambda what, share: None)

@@ -66,6 +66,8 @@ class Source(Section):
         split: of a data set of the Hub.
         subset: of a data set of the Hub, as `wikitext-103-raw-v1`.
         limit: bytes that are taken, from the beginning; all where it is left out.
+        special_tokens: whether special tokens of the tokenizer that the text spells, as
+            `<|endoftext|>`, are those tokens; else they are text like any other.
     """
 
     text: Name = "python-docs"
@@ -74,6 +76,7 @@ class Source(Section):
     split: Name = "train"
     subset: str | None = None
     limit: Count | None = None
+    special_tokens: bool = False
 
     def reads_on(self, other: "Source") -> bool:
         """Return whether a text continues another beyond its end."""

@@ -2,13 +2,15 @@
 
 import copy
 import logging
+import re
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
 from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Sequence, Split
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import builtin
@@ -163,15 +165,41 @@ def entries(tokenizer: PreTrainedTokenizerFast) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def engine(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+def special_tokens(machine: Tokenizer) -> list[str]:
+    """Return the special tokens that a text can spell, the longest first."""
+    added = machine.get_added_tokens_decoder().values()
+    found = [one.content for one in added if one.special and one.content.strip()]
+    return sorted(found, key=len, reverse=True)
+
+
+def engine(tokenizer: PreTrainedTokenizerFast, *, special: bool = True) -> Tokenizer:
     """Return an engine that encodes whole texts: no truncation, padding or added special tokens.
 
     Nor does it leave out merges.
+
+    Args:
+        special: whether special tokens that a text spells are those tokens; else they are text.
     """
     found = Tokenizer.from_str(stop_dropout(tokenizer, "given").backend_tokenizer.to_str())
     found.no_truncation()
     found.no_padding()
+    if not special:
+        found.encode_special_tokens = True
+        _part_special(found)
     return found
+
+
+def _part_special(machine: Tokenizer) -> None:
+    """Cut behind the first character of a special token that the model itself would look up."""
+    model = machine.model
+    if isinstance(model, BPE) and not model.ignore_merges:
+        return
+    known = machine.get_vocab(with_added_tokens=False)
+    found = [one for one in special_tokens(machine) if one in known and len(one) > 1]
+    if found:
+        cuts = "|".join(f"{re.escape(one[0])}(?={re.escape(one[1:])})" for one in found)
+        steps = [machine.pre_tokenizer, Split(Regex(cuts), "isolated")]
+        machine.pre_tokenizer = Sequence([one for one in steps if one])
 
 
 def _of_file(path: Path) -> PreTrainedTokenizerFast:

@@ -5,6 +5,7 @@ import re
 from tokenizers import Tokenizer
 
 from layerlab.data.normal_form import normal_form
+from layerlab.tokenization.load import special_tokens
 
 # Characters of a text that are shown where it does not come back, and those before the difference.
 SHOWN, BEFORE = 24, 8
@@ -20,10 +21,8 @@ class RoundTrip:
     def __init__(self, machine: Tokenizer) -> None:
         """Take an engine that encodes whole texts."""
         self.machine = machine
-        added = machine.get_added_tokens_decoder().values()
-        special = [one.content for one in added if one.special and one.content.strip()]
-        longest = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
-        self._special = re.compile(f" *({longest}) *") if special else None
+        longest = "|".join(map(re.escape, special_tokens(machine)))
+        self._special = re.compile(f" *({longest}) *") if longest else None
 
     def loss(self, text: str, ids: list[int]) -> str:
         """Return an example of how a text does not come back from its tokens, or nothing."""

@@ -59,6 +59,28 @@ def test_documents_come_back_from_their_tokens(folder, tmp_path):
     assert train.tokens.dtype == np.uint16 and not train.tokens.flags.writeable
 
 
+@pytest.mark.parametrize("meant", [False, True])
+def test_a_special_token_that_a_document_spells_is_text_unless_it_is_meant(meant, tmp_path):
+    mark = "<|endoftext|>"
+    texts = [f"{mark}{LINE}", LINE * 2, f"of {mark} and\n{mark}\n", LINE, f"held out {mark} too"]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    given = data(file, validation_fraction=0.1).model_copy(
+        update={"sources": (Source(text=str(file), special_tokens=meant),)}
+    )
+    corpus = prepare(given, tmp_path)
+    train, held = corpus.train[0], corpus.validation[0]
+    separators = [int((one.tokens[:] == corpus.separator).sum()) for one in (train, held)]
+    assert (train.documents, held.documents) == (4, 1)
+    assert separators == ([7, 2] if meant else [4, 1])
+    told = f"3 documents of {file} spell special tokens of the tokenizer, as '{mark}'"
+    assert any(note.startswith(told) for note in corpus.notes) != meant
+    assert corpus.notes == prepare(given, tmp_path).notes and not corpus.loss
+    assert held.ends is not None and held.ends[-1] == held.bytes == len(texts[4])
+    if not meant:
+        assert documents(corpus, train) + documents(corpus, held) == texts
+
+
 def test_it_is_made_once_and_found_again(folder, tmp_path, monkeypatch):
     said: list[str] = []
     first = prepare(data(folder), tmp_path, lambda what, share: said.append(f"{what} {share:g}"))

@@ -276,6 +276,20 @@ def test_two_sources_are_mixed_by_their_weights(rows, tmp_path):
     assert taken == 30_000
 
 
+@pytest.mark.parametrize("meant", [False, True])
+def test_a_special_token_that_a_later_shard_spells_is_text_unless_it_is_meant(meant, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    texts = [line(number) + "<|endoftext|>" * (number > 250) for number in range(400)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    given = data(file).model_copy(
+        update={"sources": (Source(text=str(file), special_tokens=meant),)}
+    )
+    corpus = prepare(given, tmp_path)
+    tokens = np.concatenate(everything(corpus)[1:])
+    assert tokens[-1] != corpus.separator or meant
+    assert any("<|endoftext|>" in text for text in texts_of(corpus, tokens)) != meant
+
+
 def test_what_decides_the_shards_decides_the_digest(rows, tmp_path):
     digests = {prepare(data(rows, shard_bytes=size), tmp_path).digest for size in (SIZE, 9000)}
     assert len(digests | {prepare(data(rows, shard_bytes=None), tmp_path).digest}) == 3

@@ -312,7 +312,10 @@ def _text(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
         check_near()
     rules = _plain("clean", recipe.clean, without="benchmarks") if recipe.clean else None
     texts = [
-        [kind, source.limit, _identify_source(source, strict)]
+        [
+            *(kind, source.limit, _identify_source(source, strict)),
+            *(["special tokens"] if source.special_tokens else []),
+        ]
         for kind, _, source in sources(recipe)
     ]
     learned = describe_base(recipe)

@@ -50,7 +50,11 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
 def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]:
     """Return the cleaned texts of a kind, as sources of training."""
     return [
-        Source(text=str(folder / f"{kind}-{number}" / TEXT), weight=source.weight)
+        Source(
+            text=str(folder / f"{kind}-{number}" / TEXT),
+            weight=source.weight,
+            special_tokens=source.special_tokens,
+        )
         for one, number, source in sources(recipe)
         if one == kind
     ]

@@ -195,7 +195,7 @@ class _Reading:
 
     def __post_init__(self) -> None:
         self.start = _start(self.tokenizer)
-        self.engine = engine(self.tokenizer)
+        self.engine = engine(self.tokenizer, special=False)
         self.trip = RoundTrip(self.engine)
 
     def windows(self, texts: Iterable[str]) -> Iterator[_Window]:

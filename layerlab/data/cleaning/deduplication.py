@@ -4,12 +4,13 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any
 
-from layerlab.data.cleaning.ngrams import keys, units, windows
+from layerlab.data.cleaning.ngrams import numbered_units, windows
 from layerlab.errors import UserError, describe_install
 
 PERMUTATIONS = 128
-# Shingles that are hashed at once: each takes a number for each permutation.
-CHUNK = 1 << 14
+# Shingles that are hashed at once: each takes a number for each permutation, and a processor's
+# cache is to hold them.
+CHUNK = 1 << 12
 # Buckets look for no closer pairs, of which they would miss more, and for 1 there are none; what
 # they find is counted anyway.
 CLOSEST = 0.95
@@ -83,7 +84,7 @@ class NearDuplicates:
 
         A new text is remembered.
         """
-        runs = windows(keys(units(text)), self.size)
+        runs = windows(numbered_units(text)[1], self.size)
         if not len(runs):  # too short to have a single one
             return None
         sketch = self._blank.copy()

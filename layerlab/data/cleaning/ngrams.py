@@ -12,9 +12,9 @@ from layerlab.data.normal_form import normal_form
 _KANA = "\u3040-\u309f\u30a1-\u30fa\u30fc-\u30ff"
 DENSE = f"{_KANA}\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNIT = re.compile(rf"[{DENSE}]|[^\W_{DENSE}]+")
-_SINGLE = re.compile(rf"[{DENSE}]")
+_SPACED = re.compile(rf"[^{DENSE}]+")
 # Odd, so that no place of a window is lost modulo 2^64.
-_BASE = np.uint64(0x9E3779B97F4A7C15)
+_BASE = 0x9E3779B97F4A7C15
 
 
 def units(text: str) -> list[str]:
@@ -37,7 +37,7 @@ def dense(parts: list[str]) -> bool:
         >>> dense(units("民法典 2021")), dense(units("Civil Code 2021"))
         (True, False)
     """
-    return 2 * sum(bool(_SINGLE.match(part)) for part in parts) > len(parts)
+    return 2 * len(_SPACED.sub("", "".join(parts))) > len(parts)
 
 
 def join_units(parts: list[str]) -> str:
@@ -47,7 +47,8 @@ def join_units(parts: list[str]) -> str:
 
 def keys(parts: list[str]) -> np.ndarray:
     """Return a number of 64 bits for each unit, the same on every machine."""
-    return np.fromiter(map(_key, parts), np.uint64, len(parts))
+    known = {part: _key(part) for part in set(parts)}
+    return np.fromiter(map(known.__getitem__, parts), np.uint64, len(parts))
 
 
 def windows(found: np.ndarray, size: int) -> np.ndarray:
@@ -55,13 +56,43 @@ def windows(found: np.ndarray, size: int) -> np.ndarray:
 
     h_i = sum_k x_{i+k} B^(size-1-k) modulo 2^64.
     """
-    count = len(found) - size + 1
-    if count < 1:
+    if len(found) < size:
         return np.zeros(0, np.uint64)
-    total = np.zeros(count, np.uint64)
-    for index in range(size):
-        total = total * _BASE + found[index : index + count]
+    total, length = found, 1
+    for digit in f"{size:b}"[1:]:  # a run is two of half its length, or those and one unit more
+        total = total[:-length] * np.uint64(pow(_BASE, length, 1 << 64)) + total[length:]
+        length *= 2
+        if digit == "1":
+            total = total[:-1] * np.uint64(_BASE) + found[length:]
+            length += 1
     return total
+
+
+@lru_cache(1)  # several rules ask for those of one document
+def numbered_units(text: str) -> tuple[list[str], np.ndarray]:
+    """Return the units of a text, and the number of each."""
+    parts = units(text)
+    return parts, keys(parts)
+
+
+def first_places(numbers: np.ndarray) -> np.ndarray:
+    """Return where each of some random numbers of 64 bits stands first.
+
+    Example:
+        >>> first_places(keys(["an", "ant", "an", "ant", "an"])).tolist()
+        [0, 1, 0, 1, 0]
+    """
+    count = len(numbers)
+    # A table by their first bits, whose places are filled from the end: what is first stays.
+    bits = count.bit_length() + 2
+    buckets = (numbers >> np.uint64(64 - bits)).astype(np.int64)
+    table = np.empty(1 << bits, np.int64)
+    table[buckets[::-1]] = np.arange(count)[::-1]
+    first = table[buckets]
+    others = np.flatnonzero(numbers[first] != numbers)
+    if len(others):  # all that are equal to one of these are among them
+        first[others] = others[first_places(numbers[others] * np.uint64(_BASE))]
+    return first
 
 
 @lru_cache(1 << 18)

@@ -1,11 +1,12 @@
 """Quality filters of documents: broken characters, symbols, characters that repeat."""
 
 import re
+from collections import Counter
 
 import numpy as np
 
 from layerlab.data.cleaning.ngrams import DENSE
-from layerlab.data.cleaning.repetition_filters import nearby
+from layerlab.data.cleaning.repetition_filters import repeated_shares
 from layerlab.recipes.adaptation_sections import CleanSection
 
 # Characters of a run that may not stand again: with ten, the formulas of a language do not count.
@@ -54,11 +55,13 @@ def _broken_characters(text: str, limits: CleanSection) -> str | None:
 
 
 def _words(text: str, limits: CleanSection) -> str | None:
-    words = [word for word in _WORD.findall(text) if not _MARK.fullmatch(word)]
-    share = sum(map(bool, map(_LETTER.search, words))) / max(1, len(words))
+    found = Counter(_WORD.findall(text))
+    words = {word: count for word, count in found.items() if not _MARK.fullmatch(word)}
+    total = max(1, sum(words.values()))
+    share = sum(count for word, count in words.items() if _LETTER.search(word)) / total
     if share < limits.min_word_ratio:
         return f"words with a letter {share:.2f} < {limits.min_word_ratio:.2f}"
-    share = len(_SYMBOL.findall(text)) / max(1, len(words))
+    share = len(_SYMBOL.findall(text)) / total
     if min(1.0, share) > limits.max_symbol_ratio:  # a limit of 1 is none
         return f"# and ellipses to words {share:.2f} > {limits.max_symbol_ratio:.2f}"
     return None
@@ -78,7 +81,7 @@ def _lines(text: str, limits: CleanSection) -> str | None:
 def _characters(text: str, limits: CleanSection) -> str | None:
     plain = "".join(text.split())
     found = np.frombuffer(plain.encode("utf-32-le", "surrogatepass"), np.uint32)
-    share = nearby(found.astype(np.uint64), np.ones(len(found), np.int64), RUN)
+    (share,) = repeated_shares(found.astype(np.uint64), np.ones(len(found), np.int64), [RUN])
     if share > limits.max_repeated_ratio:
         return f"repeated runs of {RUN} characters {share:.2f} > {limits.max_repeated_ratio:.2f}"
     return None

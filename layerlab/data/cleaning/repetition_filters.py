@@ -1,19 +1,21 @@
 """Repetition filters: shares of repeated lines, paragraphs and n-grams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from layerlab.data.cleaning.ngrams import dense, keys, units, windows
+from layerlab.data.cleaning.ngrams import dense, first_places, numbered_units, windows
 
 # Characters of Chinese that stand for a word in a run. With two, a third of China's statutes, whose
 # language is formulaic, would be called repetitive; with three, 3 % of their text is.
 DENSE = 3
 # Units within which repetition is looked for: the longer a text, the more of it has been said.
 WINDOW = 1000
+# Makes the same run in two windows two numbers.
+_APART = np.uint64(0xD1B54A32D192ED03)
 TOP = MappingProxyType({2: 0.20, 3: 0.18, 4: 0.16})
 REPEATED = MappingProxyType({5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10})
 
@@ -60,16 +62,16 @@ class MaxShares:
         return {**vars(self), "top": dict(self.top), "repeated": dict(self.repeated)}
 
     def _grams(self, text: str) -> str | None:
-        parts = units(text)
+        parts, found = numbered_units(text)
         scale = DENSE if dense(parts) else 1
-        found, sizes = keys(parts), np.array([len(part) for part in parts])
+        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
         kind = "characters" if scale > 1 else "words"
         for size, limit in self.top.items():
             share = top(found, sizes, size * scale)
             if share > limit:
                 return f"the most frequent run of {size * scale} {kind} {share:.2f} > {limit:.2f}"
-        for size, limit in self.repeated.items():
-            share = nearby(found, sizes, size * scale)
+        shares = repeated_shares(found, sizes, [size * scale for size in self.repeated])
+        for (size, limit), share in zip(self.repeated.items(), shares, strict=True):
             if share > limit:
                 return f"repeated runs of {size * scale} {kind} {share:.2f} > {limit:.2f}"
         return None
@@ -113,52 +115,46 @@ def top(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
     runs = windows(found, size)
     if not len(runs):
         return 0.0
-    _, first, counts = np.unique(runs, return_index=True, return_counts=True)
+    counts = np.bincount(first_places(runs))
     most = int(counts.max())
     if most < 2:
         return 0.0
-    length = np.convolve(sizes, np.ones(size, np.int64), "valid")[first[counts == most]].max()
-    return float(min(1.0, most * length / sizes.sum()))
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    lengths = (ends[size:] - ends[:-size])[: len(counts)]
+    return float(min(1.0, most * lengths[counts == most].max() / ends[-1]))
 
 
-def nearby(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """Return the share of repeated runs within 1,000 units, averaged over a text's characters.
+def repeated_shares(
+    found: np.ndarray, sizes: np.ndarray, lengths: Sequence[int], window: int = WINDOW
+) -> Iterator[float]:
+    """Yield the share of the characters in runs that stand earlier too, for rising lengths.
 
-    Source: Own: in a whole text the share grows with its length, and the limits are those of pages.
+    Each character counts once, and only runs within the same window are the same.
 
-    Args:
-        found: a number for each unit.
-        sizes: characters of each unit.
-    """
-    total = 0.0
-    for first in range(0, len(found), WINDOW):
-        part = slice(first, first + WINDOW)
-        total += repeated_share(found[part], sizes[part], size) * float(sizes[part].sum())
-    return total / float(sizes.sum()) if len(found) else 0.0
-
-
-def repeated_share(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """Return the share of the characters in runs of `size` units that stand earlier too.
-
-    Each character counts once.
-
-    0 repeats no run; towards 1, everything after the beginning has been said before.
+    0 repeats no run; towards 1, everything after the beginning of each window has been said before.
 
     Source: rae21, appendix A1.1. Differs: what is counted is the repetition, not what is repeated;
-    for Chinese, n words are taken as 3 n characters.
+    for Chinese, n words are taken as 3 n characters. Windows are Own: in a whole text the share
+    grows with its length, and the limits are those of pages.
 
     Args:
         found: a number for each unit.
         sizes: characters of each unit.
+        lengths: of runs, in units.
+        window: units of a window.
     """
-    runs = windows(found, size)
-    if not len(runs):
-        return 0.0
-    first = np.unique(runs, return_index=True)[1]
-    later = np.ones(len(runs), bool)
-    later[first] = False
-    edges = np.zeros(len(found) + 1, np.int64)
-    np.add.at(edges, np.flatnonzero(later), 1)
-    np.add.at(edges, np.flatnonzero(later) + size, -1)
-    covered = np.cumsum(edges)[:-1] > 0
-    return float(sizes[covered].sum() / sizes.sum())
+    count, total = len(found), int(sizes.sum())
+    places = np.arange(count)
+    for length in lengths:
+        # A run stands twice only where the shorter one that it begins with does.
+        ends = np.minimum(places - places % window + window, count)
+        places = places[places + length <= ends]
+        runs = windows(found, length)[places] + places.astype(np.uint64) // window * _APART
+        first = first_places(runs)
+        later = first != np.arange(len(places))
+        edges = np.zeros(count + 1, np.int64)
+        edges[places[later]] += 1
+        edges[places[later] + length] -= 1
+        covered = np.cumsum(edges)[:-1] > 0
+        yield float(sizes[covered].sum() / total) if total else 0.0
+        places = places[np.bincount(first, minlength=1)[first] > 1]

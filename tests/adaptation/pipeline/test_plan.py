@@ -117,6 +117,14 @@ def test_code_that_the_file_of_a_base_imports_moves_all_stages(how, tmp_path, mo
     assert not found() & before
 
 
+def test_how_special_tokens_of_a_text_are_read_moves_its_stages(model):
+    content = lessons(model)
+    before = {one.kind: one.key for one in plan_stages(make_recipe(content))}
+    content["data"]["domain"][0]["special_tokens"] = True
+    now = {one.kind: one.key for one in plan_stages(make_recipe(content))}
+    assert before["clean"] != now["clean"] and before["pretrain"] != now["pretrain"]
+
+
 def test_rows_that_are_no_longer_read_move_the_stage(model, tmp_path):
     content = lessons(model, pretrain=None, evaluate=None)
     (source,) = content["sft"]["sources"]

@@ -3,7 +3,7 @@
 import json
 
 from layerlab.adaptation.pipeline.plan import describe_base
-from layerlab.adaptation.pipeline.texts import clean_texts, contamination_of
+from layerlab.adaptation.pipeline.texts import clean_texts, contamination_of, materials
 from layerlab.recipes.adaptation import load_adaptation, make_recipe
 
 
@@ -25,6 +25,17 @@ def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path):
     clean_texts(recipe, tmp_path / "texts", lambda what, share: None)
     found = contamination_of(recipe, tmp_path / "texts")
     assert [(one["id"], one["covered"]) for one in found["matches"]] == [("1", 1.0)]
+
+
+def test_a_cleaned_text_is_read_with_the_settings_of_the_one_that_it_comes_from(tmp_path):
+    given = [
+        {"text": "one.txt", "special_tokens": True, "weight": 2.0},
+        {"text": "two.txt"},
+    ]
+    recipe = make_recipe({"base": {"model": "llama"}, "data": {"domain": given}})
+    first, second = materials(recipe, tmp_path, "domain")
+    assert (first.special_tokens, first.weight) == (True, 2.0)
+    assert (second.special_tokens, second.weight) == (False, 1.0)
 
 
 def test_a_base_that_learned_what_is_held_out_is_told(tmp_path):

@@ -46,6 +46,12 @@ one = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 texts = st.lists(one, min_size=1, max_size=4)
 
 
+def test_a_special_token_that_a_text_spells_is_as_many_tokens_as_its_text():
+    text = f"the cat {WORDS.eos_token} sat"
+    (found,) = bits_per_byte(MODELS["words"], WORDS, [text]).documents
+    assert found.tokens > len(WORDS(text)["input_ids"]) and found.bytes == len(text)
+
+
 @pytest.mark.full
 @settings(deadline=None, max_examples=25)
 @given(texts, st.integers(1, 64), st.integers(1, 5))

@@ -13,8 +13,15 @@ from layerlab.adaptation.pipeline.texts import clean_texts
 from layerlab.data.cleaning import deduplication
 from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner, clean
 from layerlab.data.cleaning.deduplication import ExactDuplicates, NearDuplicates
-from layerlab.data.cleaning.ngrams import dense, join_units, keys, units, windows
-from layerlab.data.cleaning.repetition_filters import MaxShares, again, nearby, repeated_share, top
+from layerlab.data.cleaning.ngrams import (
+    dense,
+    first_places,
+    join_units,
+    keys,
+    units,
+    windows,
+)
+from layerlab.data.cleaning.repetition_filters import WINDOW, MaxShares, again, repeated_shares, top
 from layerlab.data.places import data_folder
 from layerlab.data.sources import TextChunk
 from layerlab.recipes.adaptation import make_recipe
@@ -34,6 +41,15 @@ def prose(seed: int, count: int = 80) -> str:
         "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(3, 8)))
         for _ in range(count)
     )
+
+
+def repeated_share(found, sizes, size: int, window: int = 10**9) -> float:
+    (share,) = repeated_shares(found, sizes, [size], window)
+    return share
+
+
+def nearby(found, sizes, size: int) -> float:
+    return repeated_share(found, sizes, size, WINDOW)
 
 
 def passed(rules: CleanSection, *documents: str) -> tuple[list[str], Cleaner]:
@@ -58,6 +74,27 @@ def test_windows_are_equal_where_their_units_are(parts, size):
     assert len(found) == len(runs)
     assert len(set(found)) == len(set(runs))
     assert len(set(zip(found, runs, strict=True))) == len(set(runs))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3), max_size=40))
+def test_each_number_is_found_where_it_stands_first(numbers):
+    import numpy as np
+
+    found = first_places(np.array(numbers, np.uint64))
+    assert found.tolist() == [numbers.index(one) for one in numbers]
+
+
+@settings(max_examples=80)
+@given(st.lists(st.sampled_from("ab"), max_size=70), st.integers(1, 40))
+def test_the_shares_of_several_lengths_and_windows_are_those_of_each_alone(parts, window):
+    import numpy as np
+
+    found, sizes, lengths = keys(parts), np.ones(len(parts), np.int64), [1, 2, 4, 5, 9]
+    shares = list(repeated_shares(found, sizes, lengths, window))
+    cuts = [slice(at, at + window) for at in range(0, len(parts), window)]
+    for length, share in zip(lengths, shares, strict=True):
+        each = [repeated_share(found[cut], sizes[cut], length) * len(found[cut]) for cut in cuts]
+        assert share == pytest.approx(sum(each) / max(1, len(parts)))
 
 
 @settings(max_examples=80)

@@ -6,6 +6,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.tokenization.convert import convert_sentencepiece
+from layerlab.tokenization.load import engine
 from layerlab.tokenization.vocabulary.extend import extend
 from layerlab.tokenization.vocabulary.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW
@@ -79,3 +80,12 @@ def test_what_is_unknown_is_found_by_its_kind(kind, tmp_path):
     words = convert_sentencepiece(path)
     ids = words.backend_tokenizer.encode("the ÿ cat", add_special_tokens=False).ids
     assert ids == reader.encode("the ÿ cat") and reader.unk_id() in ids
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_control_token_that_a_text_spells_is_read_as_sentencepiece_reads_it(kind, tmp_path):
+    path = tmp_path / "own.model"
+    reader = train(path, kind, user_defined_symbols=SYMBOLS)
+    machine = engine(convert_sentencepiece(path), special=False)
+    for text in ("</s>", "a</s>b", "the <s> <sep></s> cat <unk>", "<s></s>被告</s>"):
+        assert machine.encode(text).ids == reader.encode(text)
