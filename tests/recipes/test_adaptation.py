@@ -20,6 +20,7 @@ from layerlab.data.places import find_text
 from layerlab.recipes.adaptation import list_packaged, load_adaptation, make_recipe
 from layerlab.tokenization.convert import load_or_convert
 from tests.adaptation.lessons import recipe
+from tests.adaptation.spoken import encoded
 from tests.support.refused import refuses
 
 BASE = {"base": {"model": "pre-norm"}}
@@ -263,5 +264,5 @@ def test_a_forecast_counts_the_rows_that_are_taken(tmp_path):
     found = forecast(read, plan_stages(read), StageStore(tmp_path))
     words = load_or_convert(BASE["base"]["model"])
     add_plain_template(words)
-    (example, *_) = (Encoder(words).example(conversation(row)) for row in rows)
+    (example, *_) = (encoded(Encoder(words), conversation(row)) for row in rows)
     assert [row.tokens for row in found.rows] == [None, 2 * 3 * len(example.ids)]

@@ -12,9 +12,11 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.pipeline.stage import Stage
 from layerlab.adaptation.pipeline.texts import rows_of
+from layerlab.adaptation.pretraining.train import count_updates
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import conversations
 from layerlab.adaptation.sft.encode import Encoder
+from layerlab.adaptation.sft.mixing import describe_split
 from layerlab.adaptation.sft.packing import best_fit
 from layerlab.adaptation.trainer.arguments import split_rows
 from layerlab.data.places import find_text, list_shown
@@ -52,7 +54,10 @@ class StageAmount:
         readings: of held-out text.
         held: tokens that each of them reads.
         held_passes: forward passes that each of them takes in one process.
+        drawn: tokens of the batches that one process reads once, to draw those that are learned.
+        drawn_passes: forward passes that this takes.
         encoding: seconds in which text or rows become tokens.
+        notes: on conversations of which each answer is a row of its own.
     """
 
     tokens: int
@@ -61,7 +66,10 @@ class StageAmount:
     readings: int
     held: float = 0.0
     held_passes: float = 0.0
+    drawn: float = 0.0
+    drawn_passes: float = 0.0
     encoding: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def count_tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
@@ -104,6 +112,10 @@ def measure_amount(
     usual = StageAmount(tokens=tokens, updates=updates, row=block, readings=readings)
     if isinstance(section, PretrainSection):  # which makes whole updates
         whole = replace(usual, tokens=updates * section.batch_size * block)
+        if section.resample_fraction is not None:
+            rows = count_updates(section, block) * section.batch_size / recipe.run.num_processes
+            passes = rows / _count_micro(section, recipe.run)
+            whole = replace(whole, drawn=rows * block, drawn_passes=passes)
         return _measure_texts(recipe, section, whole)
     passed = 1.0 if section.tokens is not None else section.num_train_epochs
     part = section.validation_fraction
@@ -134,11 +146,13 @@ class _Rows:
         lengths: in tokens, as they are learned.
         count: of all rows of the source that are used.
         seconds: in which all of them become tokens.
+        note: where each answer of a conversation is a row of its own.
     """
 
     lengths: list[int]
     count: float
     seconds: float
+    note: str
 
     @property
     def mean(self) -> float:
@@ -179,6 +193,7 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
         row=round(sum(longest) / len(longest)),
         readings=_count_readings(updates, section.eval_steps),
         encoding=sum(one.seconds for one in every),
+        notes=tuple(one.note for one in every if one.note),
     )
     texts = sum(count * one.mean for count, one in zip(held, every, strict=True))
     return _hold(amount, texts, sum(ceil(count / micro) for count in held))
@@ -195,15 +210,18 @@ def _sample_rows(section: RowsSection, encoder: Encoder, block: int) -> _Rows:
         rows = some = list(islice(given, min(ROWS, section.limit or ROWS)))
     encoder.check(some)
     begun = time.process_time()
-    found = [len(encoder.example(row).cut(block).ids) for row in some]
+    every = [[one.cut(block) for one in encoder.examples(row)] for row in some]
     seconds = (time.process_time() - begun) / len(some)
-    lengths = [one for one in found if one]
-    if not lengths:
+    kept = [found for row in every if (found := [one for one in row if one.answer.any()])]
+    if not kept:
         raise UserError(f"no row of {section.name} can be learned from")
+    lengths = [len(one.ids) for row in kept for one in row]
     count: float = len(rows)
     if size > WHOLE:
-        count = section.limit or size / PER_TOKEN * len(found) / sum(lengths)
-    return _Rows(lengths, count * len(lengths) / len(found), count * seconds)
+        once = sum(len(row[-1].ids) for row in kept)
+        count = section.limit or size / PER_TOKEN * len(some) / once
+    note = describe_split(section.name, kept, len(some) / count)
+    return _Rows(lengths, count * len(lengths) / len(some), count * seconds, note)
 
 
 def _measure_texts(
@@ -233,7 +251,8 @@ def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, floa
     if path.exists():
         inside = list_shown(path) if path.is_dir() else [path]
         size = sum(one.stat().st_size for one in inside)
-    if machine is None or size == inf:
+    size = min(size, source.limit or inf)
+    if machine is None or not path.exists():
         return size / PER_TOKEN, 0.0
     texts, done = list[str](), 0
     for piece in open_source(source, full=False).pieces():
@@ -243,7 +262,7 @@ def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, floa
             break
     begun = time.process_time()
     tokens = sum(map(len, machine.encode_batch(texts, add_special_tokens=False)))
-    share = min(size, source.limit or size) / max(1, sum(len(text.encode()) for text in texts))
+    share = size / max(1, sum(len(text.encode()) for text in texts))
     return tokens * share, (time.process_time() - begun) * share
 
 

@@ -80,6 +80,7 @@ class StageForecast:
         finished: whether it is done.
         memory: bytes of each process at the peak; None where it trains nothing.
         measured: whether seconds stand on updates that were tried here.
+        notes: on the rows of tuning.
     """
 
     key: str
@@ -92,6 +93,7 @@ class StageForecast:
     memory: int | None = None
     measured: bool = False
     parts: StageParts | None = None
+    notes: tuple[str, ...] = ()
 
     def cells(self) -> tuple[str, ...]:
         """Return what a table has of its numbers: a dash for what is not known yet."""
@@ -176,7 +178,8 @@ class Forecast:
             room = f"{self.room / 1e9:,.3g} GB" if self.room is not None else ""
             word = "It fits" if self.fits else "It does not fit"
             found.append(f"{word} into the {room} of each process; the memory is that of the peak.")
-        return [*found, *self.absent]
+        notes = dict.fromkeys(f"{note}." for one in self.rows for note in one.notes)
+        return [*found, *notes, *self.absent]
 
     def table(self) -> Any:
         """Return the table of the forecast for a terminal."""
@@ -294,13 +297,15 @@ class _Teller:
         beside = stage_seconds(section, amount, dry, taken, files, self.rates)
         if self.run.num_processes > 1:
             beside += startup_seconds(self.run.device, IMPORTED)
+        beside += taken.read(amount.drawn, amount.drawn_passes, update.tokens)
         reading = taken.read(amount.held, amount.held_passes, update.tokens)
         parts = StageParts(
             updates=amount.updates * taken.seconds,
             held_out=amount.readings * reading,
             beside=beside,
         )
-        return _sum(replace(row, flops=round(flops), tokens=amount.tokens), parts)
+        told = replace(row, flops=round(flops), tokens=amount.tokens, notes=amount.notes)
+        return _sum(told, parts)
 
     def _try(
         self,

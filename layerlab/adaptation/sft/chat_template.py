@@ -1,15 +1,18 @@
 """Renders conversations by a chat template, and finds what the assistant says.
 
 Templates mark the assistant's part by `{% generation %}`. Where one does not, the part is what a
-turn adds to the rendering of the turns before it, which holds only if each rendering begins with
-the one before; otherwise the template is refused. Either way that part begins where the rendering
-for generation ends: what a template writes behind that, if only a blank, the model has to write.
+turn adds to the rendering for generation of the turns before it. Either way it begins where that
+rendering ends: what a template writes behind that, if only a blank, the model has to write.
+
+Some templates write an answer differently once others follow: those of Qwen3 and DeepSeek-R1 leave
+out its thoughts. There each answer is learned behind the rendering for generation of the turns
+before it, which is what a model reads when it is to write that answer.
 """
 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -24,6 +27,9 @@ from layerlab.validation import short_repr
 # Characters that no standard gives a meaning to.
 PRIVATE = range(0xF0000, 0xFFFFE)
 TRIED = (Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?"))
+THOUGHT, THOUGHT_END = "<think>", "</think>"
+# In a text of ours, whose marks of special tokens are hidden.
+WRITTEN_END = re.compile(rf"(?<![\U{PRIVATE[0]:08x}-\U{PRIVATE[-1]:08x}]){THOUGHT_END}")
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 # Some templates write today's date into every conversation, in a format of theirs.
 NOW = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -46,10 +52,12 @@ class RenderedConversation:
 
     Attributes:
         spans: from where to where the assistant speaks, in characters, ends of turns included.
+        earlier: how many of these, from the first, are not learned here.
     """
 
     text: str
     spans: tuple[tuple[int, int], ...]
+    earlier: int = 0
 
 
 def add_plain_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
@@ -122,6 +130,11 @@ class ChatTemplate:
                 "the chat template asks for an answer by another text than it writes before one, "
                 f"{short_repr(asked)}: the model learns to go on from another prompt than it gets",
             )
+        elif _restore_thought(text[:start], asked, TRIED[1].text) is not None:
+            self.notes = (
+                f"the chat template asks for an answer by {THOUGHT}, so that one without a thought "
+                "is learned as one that closes it at once",
+            )
         if self._gap.strip():
             self.notes = (
                 f"the chat template writes {short_repr(self._gap)} before an answer, but not where "
@@ -143,15 +156,24 @@ class ChatTemplate:
 
     def render(
         self, turns: Sequence[Turn], location: str = "a conversation"
-    ) -> RenderedConversation:
+    ) -> tuple[RenderedConversation, ...]:
         """Return a whole conversation as text.
+
+        It is one text for each answer where the template writes answers differently once others
+        follow.
 
         Raises:
             UserError: the template refuses it, or what the assistant says cannot be told.
         """
-        if not self.marked:
-            return self._derive(turns, location)
-        return self._reach_prompt(*self._render(turns, location, tracked=True))
+        text, spans = self._render(turns, location, tracked=self.marked)
+        places = [number for number, turn in enumerate(turns, 1) if turn.role == ASSISTANT]
+        if self.marked:
+            followed = [turns[:place] for place in places if place < len(turns)]
+            if all(self._stays(text, one, location) for one in followed):
+                return (self._reach_prompt(text, spans),)
+        elif (derived := self._derive(turns, text, location)) is not None:
+            return (RenderedConversation(text, derived),)
+        return tuple(self._render_last(turns[:place], location) for place in places)
 
     def prompt(self, turns: Sequence[Turn], location: str = "a prompt") -> RenderedConversation:
         """Return a conversation up to where the assistant begins to speak.
@@ -162,8 +184,7 @@ class ChatTemplate:
         text, spans = self._render(turns, location, prompt=True, tracked=self.marked)
         if self.marked:
             return self._reach_prompt(text, spans)
-        said = any(turn.role == ASSISTANT for turn in turns)
-        return RenderedConversation(text, self._derive(turns, location).spans if said else ())
+        return RenderedConversation(text, self._derive(turns, text, location) or ())
 
     def _reach_prompt(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedConversation:
         """Return a rendering whose marked spans begin where that for generation ends."""
@@ -175,40 +196,86 @@ class ChatTemplate:
         ]
         return RenderedConversation(text, tuple(found))
 
-    def _derive(self, turns: Sequence[Turn], location: str) -> RenderedConversation:
-        text = self._render(turns, location)[0]
+    def _stays(self, text: str, turns: Sequence[Turn], location: str) -> bool:
+        """Return whether a text begins as the rendering of turns up to the end of their answer."""
+        alone, spans = self._render(turns, location, tracked=True)
+        end = spans[-1][1] if spans else 0
+        return text[:end] == alone[:end]
+
+    def _derive(
+        self, turns: Sequence[Turn], text: str, location: str
+    ) -> tuple[tuple[int, int], ...] | None:
+        """Return where each answer stands in a text; None where one is written differently."""
         spans = []
         for number, turn in enumerate(turns):
             if turn.role != ASSISTANT:
                 continue
-            before = self._render(turns[:number], location, prompt=True)[0] if number else ""
-            after = self._render(turns[: number + 1], location)[0]
-            head, foot = self._around(turns, number, location)
-            start = len(before) if number else len(head)
-            if not (
-                after.startswith(before)
-                and after.startswith(head[:start])
-                and after[start:].endswith(foot)
-                and text.startswith(after)
-            ):
+            _, before, said, foot = self._find_answer(turns[: number + 1], location)
+            if said is None or not text.startswith(before + said):
+                return None
+            spans.append((len(before), _end(before + said, foot)))
+        return tuple(spans)
+
+    def _render_last(self, turns: Sequence[Turn], location: str) -> RenderedConversation:
+        """Return turns of which the last answer alone is learned, behind what asks for it.
+
+        Raises:
+            UserError: it cannot be told.
+        """
+        earlier = self.prompt(turns[:-1], location).spans if turns[:-1] else ()
+        if self.marked:
+            found = self._reach_prompt(*self._render(turns, location, tracked=True))
+            end = found.spans[-1][1] if found.spans else 0
+            return replace(found, text=found.text[:end], earlier=len(earlier))
+        head, before, said, foot = self._find_answer(turns, location)
+        if said is None:
+            said = _restore_thought(head, before, turns[-1].text)
+            if said is None:
                 raise UserError(
                     "the chat template has no {% generation %} marks, and what the assistant says "
-                    f"cannot be told without them: it writes turn {number + 1} of {location} "
+                    f"cannot be told without them: it writes turn {len(turns)} of {location} "
                     "differently in its place; put the marks around it in chat_template, or take "
                     "one that has them: trl.get_training_chat_template(tokenizer) knows many"
                 )
-            # The blanks after the mark of its end belong to nobody.
-            blanks = len(foot) - len(foot.rstrip()) if foot.strip() else 0
-            spans.append((start, len(after) - blanks))
-        return RenderedConversation(text, tuple(spans))
+            said += foot
+        end = _end(before + said, foot)
+        spans = (*earlier, (len(before), end))
+        return RenderedConversation((before + said)[:end], spans, len(earlier))
+
+    def _find_answer(
+        self, turns: Sequence[Turn], location: str
+    ) -> tuple[str, str, str | None, str]:
+        """Return what stands before the last turn, what asks for it, what it is, what ends it.
+
+        It is None where it does not go on from what asks for it, or has lost its thoughts.
+        """
+        head, foot = self._around(turns, len(turns) - 1, location)
+        before = self._render(turns[:-1], location, prompt=True)[0] if turns[:-1] else head
+        after = self._render(turns, location)[0]
+        said = after[len(before) :]
+        kept = (
+            after.startswith(before)
+            and said.endswith(foot)
+            and (THOUGHT_END in said or THOUGHT_END not in turns[-1].text)
+        )
+        return head, before, said if kept else None, foot
 
     def _around(self, turns: Sequence[Turn], number: int, location: str) -> tuple[str, str]:
-        """Return the text before and after the content of a turn."""
+        """Return the text before and after the content of a turn.
+
+        Raises:
+            UserError: the template does not write it.
+        """
         line = "".join(turn.text for turn in turns)
         sign = next(chr(code) for code in PRIVATE if chr(code) not in line)
         text = self._render([*turns[:number], Turn(ASSISTANT, sign)], location)[0]
         head, found, foot = text.partition(sign)
-        return (head, foot) if found else (text, "")
+        if not found:
+            raise UserError(
+                f"{location}: the chat template leaves out what the assistant says; use another "
+                "chat_template, which writes a content that is a text"
+            )
+        return head, foot
 
     def _render(
         self,
@@ -237,3 +304,28 @@ class ChatTemplate:
             ) from None
         texts, spans = found
         return texts[0], spans[0] if spans else []
+
+
+def _end(text: str, foot: str) -> int:
+    """Return where an answer ends: blanks after the mark of its end belong to nobody."""
+    return len(text) - (len(foot) - len(foot.rstrip()) if foot.strip() else 0)
+
+
+def _restore_thought(head: str, asked: str, answer: str) -> str | None:
+    """Return an answer whose thoughts a template leaves out, or an empty one where it has none.
+
+    It is None where thoughts are not what the template changes.
+
+    Args:
+        head: what the template writes before an answer.
+        asked: what it asks for one by, which may begin a thought.
+    """
+    told = bool(WRITTEN_END.search(answer))
+    if told != (THOUGHT_END in answer):
+        return None
+    stem, opened, blanks = asked.rpartition(THOUGHT)
+    own = head.removeprefix(stem)
+    if opened and not blanks.strip() and (not own or own.startswith(THOUGHT)):
+        closed = own.removeprefix(THOUGHT) or f"\n{THOUGHT_END}\n\n"
+        return answer.lstrip().removeprefix(THOUGHT).lstrip("\n") if told else closed + answer
+    return head[len(asked) :] + answer if told and head.startswith(asked) else None

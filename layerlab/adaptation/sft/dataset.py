@@ -29,7 +29,7 @@ class SFTDataset:
 
     Attributes:
         rows: of the whole stage, as many as fill its updates: pairs of a source and an example.
-        notes: on the chat template.
+        notes: on the chat template, and on what became of the conversations by it.
         closing: the token that ends an answer by it, where there is one.
     """
 
@@ -130,7 +130,8 @@ def prepare_dataset(
     closing = None
     with suppress(UserError):  # of a template that refuses two plain turns
         closing = encoder.closing()
-    return SFTDataset(section, sources, rows, collator, encoder.notes, closing)
+    notes = (*encoder.notes, *(one.note for one in sources if one.note))
+    return SFTDataset(section, sources, rows, collator, notes, closing)
 
 
 @torch.no_grad()

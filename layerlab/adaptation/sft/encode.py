@@ -24,17 +24,20 @@ TRIED = 32  # rows that a template is tried on
 
 @dataclass(frozen=True)
 class Example:
-    """One conversation.
+    """One conversation, or one answer of it behind the turns before.
 
     Attributes:
         ids: tokens.
-        answer: which of them the assistant says, the end of its turn included.
-        ends: the place after the last token of each of its turns.
+        answer: which of them are learned: what the assistant says, the end of its turn included.
+        ends: the place after the last token of each of its turns that are learned.
+        conversation: what the examples of one conversation and of its copies have in common, where
+            each answer is an example.
     """
 
     ids: Int32[np.ndarray, " token"]
     answer: Bool[np.ndarray, " token"]
     ends: tuple[int, ...]
+    conversation: bytes = b""
 
     def cut(self, most: int) -> "Example":
         """Return an example of at most so many tokens.
@@ -100,24 +103,26 @@ class Encoder:
         """
         drawn = SystemRandom().sample(range(len(rows)), min(TRIED, len(rows)))
         check_work(
-            lambda: [self.example(rows[number]) for number in drawn],
+            lambda: [self.examples(rows[number]) for number in drawn],
             "the chat template",
             f"{len(drawn)} of the rows",
         )
 
-    def example(self, given: Conversation) -> Example:
-        """Return a conversation as tokens.
+    def examples(self, given: Conversation) -> list[Example]:
+        """Return a conversation as tokens: one example, or one for each answer.
 
         Raises:
             UserError: the template refuses it, or cannot tell what the assistant says.
         """
         turns, marks = self._hide_marks(given.turns)
-        rendered = self.template.render(turns, given.location)
-        _check_whole(rendered.text, marks, given.location)
-        ids, sides = self._encode(rendered, marks)
-        last = np.flatnonzero(np.diff(sides, append=-1)) + 1
-        ends = tuple(int(end) for end in last if sides[end - 1] >= 0)
-        return Example(np.array(ids, np.int32), sides >= 0, ends)
+        found = []
+        for rendered in self.template.render(turns, given.location):
+            _check_whole(rendered.text, marks, given.location)
+            ids, sides = self._encode(rendered, marks)
+            last = np.flatnonzero(np.diff(sides, append=-1)) + 1
+            ends = tuple(int(end) for end in last if sides[end - 1] >= rendered.earlier)
+            found.append(Example(np.array(ids, np.int32), sides >= rendered.earlier, ends))
+        return found
 
     def prompt(self, given: str | Sequence[Turn]) -> list[int]:
         """Return the tokens that a model reads before it answers."""
@@ -127,7 +132,7 @@ class Encoder:
 
     def closing(self) -> int | None:
         """Return the token that ends the assistant's turn; None where its last one is a word."""
-        found = self.example(Conversation((Turn(USER, "a"), Turn(ASSISTANT, "b"))))
+        (found,) = self.examples(Conversation((Turn(USER, "a"), Turn(ASSISTANT, "b"))))
         closing, marks = None, {*self._control.values()}
         # Behind what is said some templates write blanks too, or the end of the whole text.
         for one in found.ids[found.answer].tolist()[::-1]:
@@ -224,7 +229,7 @@ def _show(
             kept.append(sign)
         moved.append(len(kept))
     spans = tuple((moved[start], moved[end]) for start, end in rendered.spans)
-    return RenderedConversation("".join(kept), spans), plain
+    return replace(rendered, text="".join(kept), spans=spans), plain
 
 
 def _tokens(machine: Tokenizer, text: str, start: int, end: int) -> list[int]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 
@@ -23,8 +24,9 @@ class SourceStats:
     """The use of the rows of one source.
 
     Attributes:
-        rows: that are learned from; held-out ones and dropped ones are not among them.
-        cut: rows of which turns at the end were left out.
+        rows: that are learned from; held-out ones and dropped ones are not among them. Where the
+            chat template asks for it, one for each answer of a conversation.
+        cut: conversations of which turns that do not fit were left out.
         answers: tokens that the assistant says.
         dropped: how many rows were left out, by reason.
         passes: over the rows, in the whole stage.
@@ -46,12 +48,14 @@ class EncodedSource:
 
     Attributes:
         held: examples that are never learned from.
+        note: on conversations that became several examples.
     """
 
     name: str
     examples: Sequence[Example]
     held: Sequence[Example]
     tally: SourceStats
+    note: str = ""
 
     @property
     def lengths(self) -> list[int]:
@@ -70,35 +74,65 @@ def draw_source(
 ) -> EncodedSource:
     """Encode the rows of a source and set some apart; no copy of these is learned.
 
+    The examples of one conversation stay together: what is held out of it is learned in none.
+
     Args:
         block: tokens at most; turns that do not fit are left out from the end.
-        validation_fraction: share of the distinct rows that is not learned from.
+        validation_fraction: share of the distinct conversations that is not learned from.
 
     Raises:
         UserError: nothing is left to learn from.
     """
-    tally, kept, given = SourceStats(), list[Example](), list(rows)
+    tally, kept, given = SourceStats(), list[list[Example]](), list(rows)
     encoder.check(given)
     for row in given:
-        encoded = encoder.example(row)
-        found = encoded.cut(block)
-        if not found.answer.any():
-            why = LONG if len(encoded.ids) > block else NONE
+        encoded = encoder.examples(row)
+        cut = [one.cut(block) for one in encoded]
+        found = [one for one in cut if one.answer.any()]
+        if not found:
+            why = LONG if any(len(one.ids) > block for one in encoded) else NONE
             tally.dropped[why] = tally.dropped.get(why, 0) + 1
             continue
-        tally.cut += len(found.ends) < len(encoded.ends) or len(found.ids) < len(encoded.ids)
+        tally.cut += sum(len(one.ids) for one in cut) < sum(len(one.ids) for one in encoded)
+        if len(found) > 1:
+            every = b"".join(map(_content, found))
+            found = [replace(one, conversation=every) for one in found]
         kept.append(found)
     alike: dict[bytes, list[int]] = {}
-    for number, example in enumerate(kept):
+    for number, (example, *_) in enumerate(kept):
         alike.setdefault(_content(example), []).append(number)
     distinct = list(alike.values())
     apart = min(round(validation_fraction * len(distinct)), max(0, len(distinct) - 1))
     order = _generator(seed, name, "held").permutation(len(distinct))
     tested = sorted(distinct[one][0] for one in order[:apart])
     learned = sorted(number for one in order[apart:] for number in distinct[one])
-    tally.held = apart
-    source = EncodedSource(name, kept, [kept[one] for one in tested], tally)
-    return _learn(source, [kept[one] for one in learned], len(kept) - len(learned) - apart)
+    copies = sum(len(kept[one]) for place in order[:apart] for one in distinct[place][1:])
+    held = [example for one in tested for example in kept[one]]
+    tally.held = len(held)
+    source = EncodedSource(name, (), held, tally, describe_split(name, kept))
+    return _learn(source, [example for one in learned for example in kept[one]], copies)
+
+
+def describe_split(name: str, kept: Sequence[Sequence[Example]], share: float = 1.0) -> str:
+    """Return, in a line, what conversations came to of which each answer is an example.
+
+    It is empty where none is split.
+
+    Args:
+        kept: the examples of each conversation.
+        share: of all conversations that these are.
+    """
+    examples = list(chain.from_iterable(kept))
+    if len(examples) == len(kept):
+        return ""
+    tokens = sum(len(one.ids) for one in examples)
+    once = sum(len(found[-1].ids) for found in kept)
+    return (
+        f"{name}: {round(len(kept) / share):,} conversations become "
+        f"{round(len(examples) / share):,} examples, one for each answer, with "
+        f"{tokens / once:.2f} times the tokens, since the chat template writes an answer "
+        "differently once others follow"
+    )
 
 
 def leave_out_copies(sources: Sequence[EncodedSource]) -> list[EncodedSource]:
@@ -145,7 +179,12 @@ def _learn(source: EncodedSource, rows: list[Example], copies: int) -> EncodedSo
 
 
 def _content(row: Example) -> bytes:
-    """Return what is equal in copies of a row: its tokens, and who says them."""
+    """Return what is equal in copies of a row: its tokens, and who says them.
+
+    Of one among the answers of a conversation, it is that of all of them: many may begin alike.
+    """
+    if row.conversation:
+        return row.conversation
     told = row.ids.tobytes() + row.answer.tobytes()
     return blake2b(told, digest_size=16).digest()
 

@@ -106,7 +106,7 @@ class SftResult:
                 f"{one.answers:,} the assistant's; {one.passes:.2f} passes; {one.held:,} held out"
             )
             if one.cut:
-                lines.append(f"{name}: {one.cut:,} rows lost turns at their end")
+                lines.append(f"{name}: {one.cut:,} rows lost turns that a block has no room for")
             lines += [f"{name}: {count:,} rows {why}" for why, count in one.dropped.items()]
         lines += [
             f"{name}: {self.before[name]:.4f} -> {self.after[name]:.4f} nats per held-out token"

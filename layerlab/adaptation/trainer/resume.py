@@ -198,8 +198,6 @@ def build_trainer(
         loss: of the outputs, the labels and the number of labels in the update.
         sharding: whether processes copy the model or share it out.
     """
-    if settings.max_steps == 1:  # the first update of a rising rate has one of 0
-        settings.warmup_steps = 0
     kind = ShardedTrainer if sharding == "fsdp" else StageTrainer
     with _disable_cache(model):  # Trainer turns the cache off, and leaves it so
         found = kind(
@@ -254,6 +252,8 @@ def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
     # Before all others: what ends a run at a checkpoint leaves it sealed.
     trainer.callback_handler.callbacks.insert(0, SealCallback(trainer, out))
     kept, notes = newest_checkpoint(out)
+    if trainer.args.max_steps == 1:  # the first update of a rising rate has one of 0
+        trainer.args.warmup_steps = 0
     with _disable_cache(trainer.model):
         trainer.train(resume_from_checkpoint=kept)
     return notes

@@ -24,8 +24,10 @@ class Stages(TyperGroup):
     """A group whose first word is a stage, or else what the command `recipe` is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """List the recipes where no word is typed."""
-        return super().parse_args(ctx, args or ([] if ctx.resilient_parsing else [DEFAULT]))
+        """List the recipes where no word is typed; an option that comes first is a recipe's."""
+        option = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
+        meant = (option or not args) and not ctx.resilient_parsing
+        return super().parse_args(ctx, [DEFAULT, *args] if meant else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that a line of words means."""

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
+from layerlab import build
 from layerlab.adaptation.pipeline.amounts import PER_TOKEN, count_tokens, measure_amount
+from layerlab.adaptation.pipeline.estimate import forecast
 from layerlab.adaptation.pipeline.plan import plan_stages
-from layerlab.adaptation.pipeline.stage import Stage
+from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.texts import rows_of
+from layerlab.adaptation.pretraining.train import count_updates
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.dataset import PackedRows, prepare_dataset
 from layerlab.recipes.adaptation import AdaptationRecipe, make_recipe
 from layerlab.tokenization.convert import load_or_convert
+from tests.adaptation.spoken import FORGETFUL
 
 BLOCK = 128
 
@@ -64,6 +68,36 @@ def test_rows_are_counted_as_they_are_read(settings, tmp_path):
 
 
 @pytest.mark.full
+def test_answers_that_are_rows_of_their_own_are_counted_and_told(tmp_path):
+    rows = [
+        {"instruction": f"is {n} even?", "output": "no", "history": [["a", "b"], ["what?", "it"]]}
+        for n in range(60)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    words = load_or_convert("llama")
+    words.chat_template = FORGETFUL
+    base = tmp_path / "base"
+    words.save_pretrained(base)
+    build("llama", width=16, layers=1, heads=2, vocab=len(words), context=256).save_pretrained(base)
+    section = {"batch_size": 4, "block_size": 256, "num_train_epochs": 1.0}
+    sources = [{"name": "law", "path": str(tmp_path / "rows.json")}]
+    recipe = make_recipe({"base": {"model": str(base)}, "sft": {"sources": sources, **section}})
+    assert recipe.sft is not None
+    stages = plan_stages(recipe)
+    found = measure_amount(recipe, stages[-1], count_tokens(recipe, stages[-1]), 256)
+    read = prepare_dataset(words, {"law": rows_of(recipe.sft.sources[0])}, recipe.sft, 256)
+    assert found is not None and found.updates == pytest.approx(read.updates, abs=2)
+    assert found.tokens == pytest.approx(read.sources[0].tally.tokens, rel=0.02)
+    held = sum(len(one.ids) for one in read.sources[0].held)
+    assert found.held == pytest.approx(held, rel=0.06)
+    (note,) = found.notes
+    assert "law: 60 conversations become 180 examples, one for each answer" in note
+    assert note == read.notes[-1]
+    told = forecast(recipe, stages, StageStore(tmp_path))
+    assert f"{note}." in told.remarks() and told.to_dict()["stages"][-1]["notes"] == (note,)
+
+
+@pytest.mark.full
 def test_texts_are_counted_by_their_beginning(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("the court held that the contract was void\n" * 20_000)
@@ -84,6 +118,38 @@ def test_texts_are_counted_by_their_beginning(tmp_path):
     found = measure_amount(capped, stage, 4100, BLOCK)
     assert found is not None and found.held == 8 * BLOCK and found.held_passes == 2
     assert found.tokens == found.updates * 4 * BLOCK == 4096  # updates are whole
+
+
+@pytest.mark.full
+def test_batches_that_are_read_to_draw_some_of_them_take_their_time(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("the court held that the contract was void\n" * 100)
+    pretrain = {"tokens": 10**9, "batch_size": 4, "micro_batch_size": 2, "ratio": [1, 0]}
+    text = {"domain": [{"text": str(file)}], "validation_fraction": 0.1}
+    whole = make_recipe({"base": {"model": "llama"}, "data": text, "pretrain": pretrain})
+    part = whole.change({"pretrain.resample_fraction": 0.5})
+    stages = [plan_stages(one) for one in (whole, part)]
+    blocks = 4 * count_updates(whole.pretrain, BLOCK)
+    found = measure_amount(part, stages[1][-1], count_tokens(part, stages[1][-1]), BLOCK)
+    assert found is not None and (found.drawn, found.drawn_passes) == (blocks * BLOCK, blocks / 2)
+    told = [
+        forecast(one, every, StageStore(tmp_path)).rows[-1].parts
+        for one, every in zip((whole, part), stages, strict=True)
+    ]
+    assert told[0] is not None and told[1] is not None
+    # A pass forward takes about a third of one forward and backward.
+    assert 0.1 < (told[1].beside - told[0].beside) / told[0].updates < 0.7
+
+
+def test_of_a_text_that_is_cut_its_part_is_counted_without_words_too(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("the court held\n" * 1000)
+    text = {"domain": [{"text": str(file), "limit": 3000}], "validation_fraction": 0.1}
+    pretrain = {"tokens": 4096, "batch_size": 4, "ratio": [1, 0], "max_eval_blocks": 0}
+    own = {"base": {"recipe": "pangu-pretrain"}, "data": text, "pretrain": pretrain}
+    recipe = make_recipe(own)
+    found = measure_amount(recipe, plan_stages(recipe)[-1], 4096, BLOCK)
+    assert found is not None and found.held == pytest.approx(0.1 * 3000 / PER_TOKEN)
 
 
 def test_without_rows_nothing_is_counted_and_without_words_bytes_are(tmp_path):

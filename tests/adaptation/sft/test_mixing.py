@@ -13,7 +13,7 @@ from layerlab.adaptation.sft.dataset import prepare_dataset
 from layerlab.adaptation.sft.encode import Encoder, Example
 from layerlab.adaptation.sft.mixing import COPY, EncodedSource, SourceStats, blocks, draw_source
 from layerlab.recipes.adaptation_sections import SftSection
-from tests.adaptation.spoken import speaker, talk
+from tests.adaptation.spoken import FORGETFUL, encoded, speaker, talk
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
 
@@ -126,10 +126,39 @@ def test_a_row_that_is_held_out_of_one_source_is_learned_from_none():
         same = [
             row
             for row in rows
-            if Encoder(speaker()).example(row).ids.tobytes()
+            if encoded(Encoder(speaker()), row).ids.tobytes()
             in {one.ids.tobytes() for one in only.held}
         ]
         prepare_dataset(speaker(), {"a": rows, "b": same[:1] * 2}, section, 70)
+
+
+@pytest.mark.full
+def test_the_answers_of_one_conversation_stay_together():
+    rows = [talk(f"say {number}", "yes", "again", f"no {number}") for number in range(20)]
+    words = speaker(FORGETFUL)
+    section = SftSection(validation_fraction=0.2)
+    found = prepare_dataset(words, {"law": rows}, section, 96)
+    (source,) = found.sources
+    assert (source.tally.rows, source.tally.held, source.tally.turns) == (32, 8, 32)
+    assert source.tally.cut == 0
+    asked = [
+        {words.decode(one.ids).split("<|im_end|>")[0] for one in part}
+        for part in (source.held, source.examples)
+    ]
+    assert not asked[0] & asked[1] and [len(one) for one in asked] == [4, 16]
+    every = [len(one.ids) for one in (*source.examples, *source.held)]
+    last = [size for one in rows for size in [len(Encoder(words).examples(one)[-1].ids)]]
+    assert found.notes[-1] == (
+        "law: 20 conversations become 40 examples, one for each answer, with "
+        f"{sum(every) / sum(last):.2f} times the tokens, since the chat template writes an answer "
+        "differently once others follow"
+    )
+    short = prepare_dataset(words, {"law": rows}, section, max(last) - 1).sources[0].tally
+    assert 0 < short.cut <= 20 and short.rows + short.held == 40 - short.cut
+    alike = [talk("hi", "hello", "again", f"no {number}") for number in range(20)]
+    learned = prepare_dataset(words, {"law": alike * 2}, section, 96).sources[0].tally
+    assert (learned.rows, learned.held, learned.dropped) == (64, 8, {COPY: 8})
+    assert not prepare_dataset(speaker(), {"law": rows}, section, 96).sources[0].note
 
 
 def test_a_source_of_which_nothing_is_left_is_refused():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from datetime import date
 from pathlib import Path
@@ -18,7 +19,7 @@ from layerlab.adaptation.trainer import resume
 from layerlab.adaptation.trainer.own_folder import BEGUN
 from layerlab.experiments.executors.process import ranks
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
-from tests.adaptation.spoken import CHATML, speaker, talk
+from tests.adaptation.spoken import CHATML, FORGETFUL, speaker, talk
 from tests.support.forked import Forked
 from tests.support.refused import refusal, refuses
 
@@ -105,7 +106,7 @@ def test_answers_are_learned_and_counted(done):
     assert told["sources"]["law"]["dropped"] == law.dropped
     assert "1 rows left out: longer than a block" in done.summary()
     assert (
-        "1 rows lost turns at their end" in done.summary()
+        "1 rows lost turns that a block has no room for" in done.summary()
         and "19 rows, 19 turns" in done.summary()
         and "nats per held-out token" in done.summary()
     )
@@ -113,6 +114,21 @@ def test_answers_are_learned_and_counted(done):
     assert same(again, done.model) and not done.model.training
     assert again.generation_config.eos_token_id == WORDS.convert_tokens_to_ids("<|im_end|>")
     assert "an answer ends with <|im_end|>, which did not end what the model" in done.notes[0]
+
+
+@pytest.mark.full
+def test_answers_that_are_examples_of_their_own_are_learned_and_gone_on_with(tmp_path):
+    words, rows = speaker(FORGETFUL), {"general": ROWS["general"]}
+    section = BLOCKS.model_copy(update={"batch_size": 2, "micro_batch_size": 2, "tokens": 1500})
+    options = {"section": section, "save_steps": 2, **HERE}
+    found = tune(fresh(), words, rows, out=tmp_path / "run", **options)
+    assert found.after["general"] < found.before["general"]
+    assert (found.sources["general"].rows, found.sources["general"].held) == (18, 2)
+    assert "general: 10 conversations become 20 examples" in found.summary()
+    last = max((tmp_path / "run").glob("checkpoint-*"), key=lambda one: int(one.name[11:]))
+    shutil.rmtree(last)
+    again = tune(fresh(), words, rows, out=tmp_path / "run", **options)
+    assert same(again.model, found.model) and again.curve == found.curve
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(done, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from layerlab.adaptation.sft.encode import Encoder
 from layerlab.adaptation.sft.packing import Collator, best_fit
 from layerlab.adaptation.sft.train import mean_loss
 from layerlab.corpus.batches import IGNORED
-from tests.adaptation.spoken import CHATML, speaker, talk, unmarked
+from tests.adaptation.spoken import CHATML, encoded, speaker, talk, unmarked
 
 # TRL still asks for gradient checkpointing by names that transformers calls old.
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
@@ -57,7 +57,7 @@ def test_trl_learns_the_same_tokens_of_conversations(tmp_path):
     before = {name: one.detach().clone() for name, one in theirs.model.named_parameters()}
     rows, encoder = batch(theirs), Encoder(words)
     for ids, labels, one in zip(rows["input_ids"], rows["labels"], TALKS, strict=True):
-        ours = encoder.example(one)
+        ours = encoded(encoder, one)
         assert ids[: len(ours.ids)].tolist() == ours.ids.tolist()
         assert (labels != IGNORED)[: len(ours.ids)].tolist() == ours.answer.tolist()
     assert torch.isfinite(torch.tensor(theirs.train().training_loss))
@@ -72,7 +72,7 @@ def test_the_loss_of_an_update_is_equal(tmp_path):
     rows = batch(theirs)
     count = (rows["labels"][:, 1:] != IGNORED).sum()
     loss = theirs.compute_loss(theirs.model, dict(rows), num_items_in_batch=count)
-    ours = Collator(0, packed=False)([[encoder.example(one)] for one in TALKS])
+    ours = Collator(0, packed=False)([[encoded(encoder, one)] for one in TALKS])
     outputs = theirs.model(input_ids=ours["input_ids"])
     found = mean_loss(theirs.model, outputs, ours["labels"], count)
     assert found.item() == pytest.approx(loss.item(), rel=1e-6)
@@ -93,9 +93,9 @@ def test_why_ours_stays(tmp_path):
     end = words.convert_tokens_to_ids("<|im_end|>")
     theirs = batch(trainer(tmp_path, words, [spelled]))["input_ids"]
     assert theirs.tolist()[0].count(end) == 3
-    assert Encoder(words).example(spelled).ids.tolist().count(end) == 2
+    assert encoded(Encoder(words), spelled).ids.tolist().count(end) == 2
     bare = speaker(unmarked(CHATML))
-    assert Encoder(bare).example(talk("hi", "there")).answer.any()
+    assert encoded(Encoder(bare), talk("hi", "there")).answer.any()
     # Before 1.0 it looked at what the template made, after it at the template.
     with pytest.raises((ValueError, RuntimeError), match=r"training-compatible|assistant tokens"):
         trainer(tmp_path, bare, [talk("hi", "there")])

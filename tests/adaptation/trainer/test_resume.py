@@ -152,11 +152,12 @@ def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(texts, 
     assert on(texts, tmp_path / "out").after == whole.after
 
 
-def test_a_single_update_learns_although_its_rate_is_to_rise(texts, tmp_path):
+@pytest.mark.parametrize("own", [{"tokens": 64}, {"tokens": 128, "resample_fraction": 0.5}])
+def test_a_single_update_learns_although_its_rate_is_to_rise(own, texts, tmp_path):
     """The first of several has a rate of 0; of one, nothing would have been learned."""
     model = llama()
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    told = {"tokens": 64, "warmup_ratio": 0.05, "lr_scheduler_type": "cosine"}
+    told = {**own, "warmup_ratio": 0.05, "lr_scheduler_type": "cosine"}
     done = run(texts, tmp_path / "out", model=model, section=told)
     assert done.updates == 1
     after = model.state_dict()

@@ -88,6 +88,17 @@ def test_a_plan_needs_no_model(place):
     assert said.returncode == 0 and "base" in said.stdout
 
 
+def test_options_may_stand_before_the_recipe(place):
+    after, before = (
+        layerlab(place, *words)
+        for words in (("short.toml", "--plan", "--json"), ("--plan", "--json", "short.toml"))
+    )
+    assert before.returncode == 0, before.stderr
+    told = [[one["key"] for one in json.loads(done.stdout)["stages"]] for done in (after, before)]
+    assert told[0] == told[1]
+    assert "Commands:" in layerlab(place, "--help").stdout
+
+
 def test_without_a_recipe_those_of_the_package_are_listed(place):
     said = layerlab(place).stdout
     assert "yunshan-mini" in said and "for GPUs" in said
