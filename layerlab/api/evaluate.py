@@ -126,7 +126,7 @@ def evaluate(
         suite: "general", "finance", "law", a group of the source such as "reasoning", a benchmark,
             or several with commas between; "general" where no task is named either.
         tasks: tasks of lm-eval by name, group, tag or YAML file, with commas between.
-        out: folder of results; a second call goes on after the last finished task.
+        out: folder of results; a second call goes on where the first was interrupted.
         data: folder of benchmark files; LAYERLAB_DATA where none is given.
         format: of numbers, with commas between: what computing in it costs.
         policy: what stays in float32, or the file that says so: what computing so costs.

@@ -226,7 +226,7 @@ def test_a_model_that_was_changed_in_memory_is_asked_anew(shelf, tmp_path, chang
 def test_what_is_written_can_be_read(shelf, tmp_path):
     found = run(shelf, "boolq", out=tmp_path / "out")
     assert load_result(tmp_path / "out").content == found.content
-    assert load_result(tmp_path / "out" / "results.json").to_json() == found.to_json()
+    assert load_result(tmp_path / "out" / "results.json").to_dict() == found.to_dict()
     tables = {path.stem for path in (tmp_path / "out" / "tables").iterdir()}
     assert tables == {"benchmarks", "groups", "subjects"}
     record = found.content["subjects"][0]

@@ -5,6 +5,7 @@ is odd in a published file stays as published and is noted, so that counts are t
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,21 @@ def sum_up_alike(lines: Iterable[str]) -> Iterator[str]:
         more = len(alike) - 1
         others = "; so is 1 more" if more == 1 else f"; so are {more} more"
         yield f"{alike[0]}{others if more else ''}"
+
+
+def describe_repeated(name: str, keys: Sequence[str]) -> Iterator[str]:
+    """Yield a line where questions stand there more than once.
+
+    Args:
+        keys: what is equal where a question stands there again; empty of one that is not known.
+    """
+    counts = Counter(filter(None, keys))
+    count = sum(many for many in counts.values() if many > 1)
+    if count:
+        yield (
+            f"{name}: {count:,} of {len(keys):,} questions stand there more than once; its "
+            "interval takes them for different ones, and is too narrow"
+        )
 
 
 def letters_of(answer: str, count: int) -> tuple[int, ...]:

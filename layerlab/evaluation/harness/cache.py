@@ -1,13 +1,16 @@
-"""Finished tasks, each in a file of its own: a run that was interrupted goes on after the last."""
+"""Finished tasks and the answers so far to another: a run that was interrupted goes on there."""
 
 import hashlib
 import inspect
 import json
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +21,10 @@ from layerlab.evaluation.lm_eval_tasks.chat_prompts import limit_template
 from layerlab.records.parse import explain, json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.system.untrusted.python_file import hash_definition
+from layerlab.system.write_errors import explain_write
+
+if TYPE_CHECKING:
+    from layerlab.loading.trial import TrialRun
 
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
@@ -45,6 +52,8 @@ SETTINGS = (
     *("clean_up_tokenization_spaces", "split_special_tokens", "add_bos_token", "add_eos_token"),
     *("add_prefix_space", "padding_side", "truncation_side"),
 )
+# Answers of a batch, and the rows of it that something is known of, by what that is.
+LoggedAnswers = tuple[list[Any], Mapping[str, list[Any]]]
 TRIED = "The cat, 12 of 3.5; what then?\nÉté \u4e2d\u6587"  # by which uses are compared
 _BROUGHT = "transformers_modules"
 
@@ -201,6 +210,15 @@ class ResultCache:
         written = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
         kept = seal(record, written.read_bytes())
         write_file(self.place(name), json.dumps(kept, ensure_ascii=False))
+        self._log(name).unlink(missing_ok=True)
+
+    def open_log(self, name: str, trial: "TrialRun | None") -> "AnswerLog":
+        """Return the log of a task's answers, with those that it holds.
+
+        Args:
+            trial: of the model that is asked.
+        """
+        return AnswerLog(None if self.folder is None else self._log(name), trial)
 
     def samples(self, name: str) -> list[dict[str, Any]]:
         """Read the questions of a kept task with their answers and scores.
@@ -216,9 +234,81 @@ class ResultCache:
         assert self.folder is not None
         return self.folder / LEAVES / f"{name}.json"
 
+    def _log(self, name: str) -> Path:
+        return self.place(name).with_suffix(".jsonl")
+
     def _samples(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / SAMPLES / f"{name}.jsonl"
+
+
+class AnswerLog:
+    """The answers to a task that is not finished, a line for each batch, as they come.
+
+    A line that is not whole, as the one that a run was killed in, is asked again.
+
+    Args:
+        path: of the file; without one nothing is kept.
+        trial: of the model that is asked. Answers of another model are dropped.
+
+    Attributes:
+        seconds: that the answers took which were there before.
+        other: whether there were some of another model.
+    """
+
+    def __init__(self, path: Path | None = None, trial: "TrialRun | None" = None) -> None:
+        from layerlab.loading.trial import is_same_trial  # late: it takes torch
+
+        self.seconds = 0.0
+        self._path = path
+        self._asked = Counter[str]()
+        head, *lines = _read_log(path) or [{}]
+        self.other = "trial" in head and not is_same_trial(head["trial"], trial)
+        same = "trial" in head and not self.other
+        self._kept = {str(one["asked"]): one for one in lines} if same else {}
+        self._head = None if same else {"trial": trial}
+
+    def answer(self, batch: Any, ask: Callable[[], LoggedAnswers]) -> LoggedAnswers:
+        """Return the answers to a batch: those of the log, or else of the model.
+
+        Args:
+            batch: all that is asked.
+            ask: asks it of the model.
+        """
+        if self._path is None:
+            return ask()
+        told = key(batch=json.dumps(batch, default=str))
+        self._asked[told] += 1  # the same may be asked again, for another sample
+        name = f"{told} {self._asked[told]}"
+        if (kept := self._kept.pop(name, None)) is not None:
+            self.seconds += kept["seconds"]
+            return kept["answers"], kept["named"]
+        start = time.monotonic()
+        answers, named = ask()
+        seconds = time.monotonic() - start
+        self._write(
+            {"asked": name, "answers": answers, "named": named, "seconds": seconds}, self._path
+        )
+        return answers, named
+
+    def _write(self, line: Mapping[str, Any], path: Path) -> None:
+        if self._head is not None:
+            write_file(path, json.dumps(seal(self._head)))
+            self._head = None
+        with explain_write(path), path.open("ab") as file:
+            # The line before may have been cut off.
+            file.write(f"\n{json.dumps(seal(line))}".encode())
+
+
+def _read_log(path: Path | None) -> list[dict[str, Any]]:
+    """Return the lines of a log that are whole."""
+    if path is None or not path.is_file():
+        return []
+    found = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValueError):
+            found.append(unseal(json_of(line)))
+    return found
 
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)

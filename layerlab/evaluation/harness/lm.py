@@ -9,7 +9,7 @@ engine's own talk reaches a terminal. For the rest, where every prompt fits, sco
 
 import functools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from layerlab.evaluation.harness.cache import AnswerLog, LoggedAnswers
 from layerlab.evaluation.harness.model_checks import (
     find_unended,
+    first_rows,
     list_appended,
     list_ends,
     max_length,
@@ -26,7 +28,7 @@ from layerlab.evaluation.harness.model_checks import (
     record_logits,
 )
 from layerlab.evaluation.harness.options import AUTO
-from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
+from layerlab.evaluation.harness.prefix_cache import Ask, Forward, RowKey, split_batches, split_cuts
 from layerlab.evaluation.harness.settle import (
     APART,
     COARSE,
@@ -49,10 +51,8 @@ from layerlab.system.logs import hush
 LOGITS = 1 << 27
 # Tokens by which rows of one batch, which are sorted by length, are expected to differ.
 WIDTH = 64
-# Rows of the first batch where memory decides: more are no faster on a CPU. Emulated arithmetic
-# takes the memory of several models.
-ROWS, ROWS_ON_CPU, ROWS_EMULATED = 512, 32, 16
 MEAN_NLL = "mean_nll"
+NamedRows = defaultdict[str, set[tuple[int, ...]]]
 
 
 class HarnessModel(HFLM):
@@ -72,13 +72,14 @@ class HarnessModel(HFLM):
         near: questions whose written answer another batch could turn; None where none could.
         unit: unit roundoff of the arithmetic; that of bfloat16 where it is emulated.
         notes: what became of the batch, a line each.
+        log: of the answers, batch by batch.
     """
 
     def __init__(
         self, subject: LoadedModel, *, batch: int | str, scoring: str, share: bool = True
     ) -> None:
         self.automatic = batch == AUTO
-        self.rows = _first_rows(subject, share) if self.automatic else int(batch)
+        self.rows = first_rows(subject, share) if self.automatic else int(batch)
         with hush():
             super().__init__(
                 pretrained=subject.model,
@@ -101,12 +102,12 @@ class HarnessModel(HFLM):
         self.unit = unit_roundoff(dtype)
         self.step: Callable[[int], None] = lambda rows: None
         self.notes: list[str] = []
+        self.log = AnswerLog()
         self._apart, self._coarse = APART.get(dtype, 0.0), dtype in COARSE
-        self._close: set[tuple[int, ...]] | None = None
-        self._broken: set[tuple[int, ...]] = set()
-        self._near: set[tuple[int, ...]] = set()
-        self._rendered = False
-        self._need = 1
+        self._greedy = False  # whether texts are asked for that only the likeliest tokens make
+        # Rows of the batch that is asked, and of all, that are "close", "broken" or "near".
+        self._noted, self._named = NamedRows(set), NamedRows(set)
+        self._rendered, self._need = False, 1
         self._appended = list_appended(self.tokenizer)
         self._ends = [self.eot_token_id, *list_ends(subject.model)]
         self._encoded = functools.lru_cache(maxsize=8192)(self._encode_open)
@@ -172,7 +173,7 @@ class HarnessModel(HFLM):
         """Return log-likelihoods of continuations, or of whole texts as means per token."""
         asked = self._possible(requests)
         counts = Counter(one.doc_id for one in asked)
-        self._close = set() if 1 in counts.values() else None
+        self._greedy, self._named = 1 in counts.values(), NamedRows(set)
         scored = self._settle(asked, self._likelihoods(asked))
         self.unsound = {
             one.doc_id for one, (sum_, _) in zip(asked, scored, strict=True) if math.isnan(sum_)
@@ -210,7 +211,7 @@ class HarnessModel(HFLM):
         """Return whether rounding could turn which option, or which text, is the likeliest."""
         if len(requests) > 1:
             return is_close(sums, [one.args[1] for one in requests], self._apart)
-        return self._close is None or trim_row(self._tokens(requests[0])) in self._close
+        return not self._greedy or trim_row(self._tokens(requests[0])) in self._named["close"]
 
     def _tokens(self, request: Any) -> list[int]:
         """Return what the model reads of a request: all but its last token."""
@@ -267,10 +268,13 @@ class HarnessModel(HFLM):
         limits = [answer_limit(one.args[1]) for one in asked]
         parts = self._split("left", [*map(len, prompts)], max(limits, default=0))
         write = functools.partial(super().generate_until, disable_tqdm=True)
-        written = self._fit(self.rows, lambda: _ask(write, asked, parts))
+        self._named = NamedRows(set)
+        written = self._fit(
+            self.rows, write, asked, parts, lambda at: (-len(prompts[at]), asked[at].args[0], at)
+        )
         self.unsound, near = (
-            {one.doc_id for one, own in zip(asked, prompts, strict=True) if own in named}
-            for named in (self._broken, self._near)
+            {one.doc_id for one, own in zip(asked, prompts, strict=True) if own in rows}
+            for rows in (self._named["broken"], self._named["near"])
         )
         self.near = near if self._coarse and self.rows > 1 else None
         sized = list(zip(asked, written, map(marked_length, limits), strict=True))
@@ -284,24 +288,26 @@ class HarnessModel(HFLM):
         self.unfit, self.overlong, self.near = {one.doc_id for one in misfits}, set(), None
         return [one for one in requests if one.doc_id not in self.unfit]
 
-    def _loglikelihood_tokens(self, requests: Any, **options: Any) -> Any:
+    def _loglikelihood_tokens(self, requests: Any, disable_tqdm: Any = True, **options: Any) -> Any:
         for _, before, after in requests:
             check_ids(torch.tensor([*before, *after]), self._subject, "a question")
         self._need = max((len(after) for _, _, after in requests), default=1)
-        longest = max((len(before) + len(after) for _, before, after in requests), default=1)
-        rows = LOGITS // (min(longest, self._need + WIDTH) * self.vocab_size)
+        sizes = [len(before) + len(after) for _, before, after in requests]
+        rows = LOGITS // (min(max(sizes, default=1), self._need + WIDTH) * self.vocab_size)
         # The last token is not read, and what the context does not hold is cut off.
-        lengths = [
-            min(len(before) + len(after) - 1, self.max_length) for _, before, after in requests
-        ]
+        lengths = [min(size - 1, self.max_length) for size in sizes]
         parts = [
             each
             for part in self._split("right", lengths)
             for each in split_cuts([one[1:] for one in requests], part)
         ]
-        options["disable_tqdm"] = True
-        ask = functools.partial(super()._loglikelihood_tokens, **options)
-        return self._fit(max(1, rows), lambda: _ask(ask, requests, parts))
+        ask = functools.partial(super()._loglikelihood_tokens, disable_tqdm=True, **options)
+
+        def row(at: int) -> tuple[Any, ...]:
+            _, before, after = requests[at]
+            return -sizes[at], (*before, *after[:-1])
+
+        return [*map(tuple, self._fit(max(1, rows), ask, requests, parts, row))]
 
     def _split(self, side: Side, lengths: Sequence[int], new: int = 0) -> list[list[int]]:
         """Return which requests may share a batch."""
@@ -309,27 +315,44 @@ class HarnessModel(HFLM):
             return [[*range(len(lengths))]]
         return self._subject.batching(side).split(lengths, new=new)
 
-    def _fit(self, most: int, ask: Callable[[], Any]) -> Any:
+    def _fit(
+        self, most: int, ask: Ask, requests: Sequence[Any], parts: list[list[int]], row: RowKey
+    ) -> list[Any]:
         """Ask in batches of as many rows as fit: the longest come first, so little is lost."""
         while True:
             self.batch_size_per_gpu = rows = min(self.rows, most)
-            self._broken, self._near = set(), set()
             with CatchOutOfMemory(bears=self.automatic and rows > 1):
-                return ask()
+                found: dict[int, Any] = {}
+                for batch in split_batches(reversed(parts), row, rows):
+                    answers = self._ask(ask, [requests[index] for index in batch])
+                    found.update(zip(batch, answers, strict=True))
+                    self.step(len({*map(row, batch)}))
+                return [found[index] for index in range(len(requests))]
             release_memory()
-            self.rows = rows // 2
+            self.rows, self._named = rows // 2, NamedRows(set)
             self.notes.append(
                 f"memory ran out with {rows} prompts at once, and from then on {self.rows} were run"
             )
 
+    def _ask(self, ask: Ask, batch: list[Any]) -> list[Any]:
+        """Ask a batch, where the log does not hold its answers."""
+
+        def answer() -> LoggedAnswers:
+            self._noted = NamedRows(set)
+            return ask(batch), {name: [*one] for name, one in self._noted.items()}
+
+        answers, named = self.log.answer([getattr(one, "args", one) for one in batch], answer)
+        for name, rows in named.items():
+            self._named[name].update(map(tuple, rows))
+        return answers
+
     def _model_call(self, inps: Any, attn_mask: Any = None, labels: Any = None) -> Any:
         found = self.forward(inps, self._need)
-        if self._close is not None and len(inps) > 1:
+        if self._greedy and len(inps) > 1:
             rows = close_rows(found, self._apart).tolist()
-            self._close |= {
+            self._noted["close"] |= {
                 trim_row(one) for one, near in zip(inps.tolist(), rows, strict=True) if near
             }
-        self.step(len(inps))
         return found
 
     def _write_alone(
@@ -339,11 +362,9 @@ class HarnessModel(HFLM):
         again: list[int] = []
         if close is not None and len(context) > 1 and not options.get("do_sample"):
             again = close.nonzero().flatten().tolist()
-        self.step(len(context) - len(again))
         new = options["max_length"] - context.shape[1]
         for row in again:
-            kept = options["attention_mask"][row].bool()
-            own = context[row][kept][None]
+            own = context[row][options["attention_mask"][row].bool()][None]
             mask = torch.ones_like(own)
             asked = {**options, "attention_mask": mask, "max_length": own.shape[1] + new}
             text = self._write(own, **asked)[0][0, own.shape[1] :]
@@ -351,7 +372,6 @@ class HarnessModel(HFLM):
             found = pad(found, (0, wide), value=self.eot_token_id)
             found[row, context.shape[1] :] = self.eot_token_id
             found[row, context.shape[1] : context.shape[1] + len(text)] = text
-            self.step(1)
         return found
 
     def _write(self, context: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
@@ -367,9 +387,9 @@ class HarnessModel(HFLM):
         rule = {"ends": self._ends, "stop": options["stop"], "decode": self.tok_decode}
         broken, close = (find_unended(written, one[0], **rule) for one in noted)
         close &= ~broken
-        for named, rows in ((self._broken, broken), (self._near, close)):
+        for name, rows in (("broken", broken), ("near", close)):
             kept = zip(context[rows], options["attention_mask"][rows].bool(), strict=True)
-            named.update(tuple(own[mask].tolist()) for own, mask in kept)
+            self._noted[name].update(tuple(own[mask].tolist()) for own, mask in kept)
         written[broken] = self.eot_token_id
         return found, None if self._coarse else close
 
@@ -378,21 +398,3 @@ class HarnessModel(HFLM):
         with ignore_settings(self.model):
             found, close = self._write(context, **options)
             return self._write_alone(found, close, context, **options)
-
-
-def _ask(
-    ask: Callable[[list[Any]], list[Any]], requests: Sequence[Any], parts: Sequence[Sequence[int]]
-) -> list[Any]:
-    """Ask those requests that may share a batch, part by part, the longest first."""
-    found: dict[int, Any] = {}
-    for part in reversed(parts):
-        answers = ask([requests[index] for index in part])
-        found.update(zip(part, answers, strict=True))
-    return [found[index] for index in range(len(requests))]
-
-
-def _first_rows(subject: LoadedModel, share: bool) -> int:
-    """Return how many rows the first batch has where memory decides."""
-    if not share:
-        return ROWS_EMULATED
-    return ROWS_ON_CPU if subject.device.type == "cpu" else ROWS

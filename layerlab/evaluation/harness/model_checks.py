@@ -19,6 +19,9 @@ from layerlab.loading.model import LoadedModel
 UNBOUNDED = 2048
 ENDLESS = 1 << 40  # what tokenizers write for no limit is more than this
 NEVER = 1 << 40  # tokens before what does not come
+# Rows of the first batch where memory decides: more are no faster on a CPU. Emulated arithmetic
+# takes the memory of several models.
+ROWS, ROWS_ON_CPU, ROWS_EMULATED = 512, 32, 16
 
 
 def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
@@ -81,6 +84,17 @@ def max_length(subject: LoadedModel) -> int:
         return subject.context
     limit = getattr(subject.tokenizer, "model_max_length", None)
     return limit if isinstance(limit, int) and limit < ENDLESS else UNBOUNDED
+
+
+def first_rows(subject: LoadedModel, share: bool) -> int:
+    """Return how many rows the first batch has where memory decides.
+
+    Args:
+        share: whether numbers are those of the model's own format.
+    """
+    if not share:
+        return ROWS_EMULATED
+    return ROWS_ON_CPU if subject.device.type == "cpu" else ROWS
 
 
 @contextmanager

@@ -7,7 +7,7 @@ batch, through the model's cache, and logits are made only where an answer is re
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,10 @@ WORTH = 16
 # How far logits through the cache may be from those without, as a share of the largest: the
 # rounding of a sum of thousands of terms in float32; in narrower formats as much as they round.
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+Ask = Callable[[list[Any]], list[Any]]
+RowKey = Callable[[int], tuple[Any, ...]]
 
 
 class Forward:
@@ -78,7 +82,8 @@ class Forward:
             self.passed += rows * length
         if found is not None:
             self._prove(found, full)
-        return full
+        # A batch has the same logits whether or not it was the first.
+        return found if found is not None and self._proven else full
 
     def _run(self, ids: Tensor, keep: int, **options: Any) -> Tensor:
         if self._narrows:
@@ -146,6 +151,26 @@ def split_cuts(
             found.append([])
         found[number].append(index)
     return found
+
+
+def split_batches(parts: Iterable[Sequence[int]], row: RowKey, rows: int) -> Iterator[list[int]]:
+    """Split parts into batches, each the smallest rows first; requests of one row stay together.
+
+    Args:
+        row: of a request: what is read, in the order of reading.
+        rows: of a batch.
+
+    Example:
+        >>> [*split_batches([[0, 1, 2, 3]], lambda at: [(5,), (3,), (5,), (4,)][at], 2)]
+        [[1, 3], [0, 2]]
+    """
+    for part in parts:
+        same: dict[tuple[Any, ...], list[int]] = {}
+        for index in part:
+            same.setdefault(row(index), []).append(index)
+        order = sorted(same)
+        for first in range(0, len(order), rows):
+            yield [index for one in order[first : first + rows] for index in same[one]]
 
 
 def _shortest(ids: Tensor) -> int:

@@ -133,6 +133,9 @@ class EvaluationRun:
     ) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.progress.step(steps=rows)
+        engine.log = log = self.cache.open_log(name, trial)
+        if log.other:
+            self.notes.append(f"{leaf.name}: {OTHER}")
         if self._batch != 1:  # tried before an emulation begins, which rounds
             self.subject.batching("left" if leaf.generates else "right")
         with self._roomy(leaf), self.arithmetic.running(self.subject):
@@ -146,7 +149,8 @@ class EvaluationRun:
             )
         self.notes.extend(f"{leaf.name}: {one}" for one in engine.notes)
         engine.notes.clear()
-        record = self._record(leaf, found, time.monotonic() - start, engine.scoring, name)
+        seconds = time.monotonic() - start + log.seconds
+        record = self._record(leaf, found, seconds, engine.scoring, name)
         self.cache.save(name, record | {"trial": trial}, found.samples)
         return record
 

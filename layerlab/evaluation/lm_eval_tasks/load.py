@@ -63,7 +63,8 @@ class GroupMean:
 
     Attributes:
         tasks: names of its members.
-        metrics: that are averaged, each with whether tasks weigh by their questions.
+        metrics: that are averaged, each with whether tasks weigh by their questions; behind a
+            comma the filter that is meant, where one is named.
     """
 
     name: str
@@ -293,9 +294,10 @@ def _add_metrics(task: Any) -> None:
 def _mean(name: str, group: Any) -> GroupMean:
     tasks = tuple(task.task_name for task in group.get_all_tasks())
     metrics = {
-        str(one.metric): bool(one.weight_by_size)
+        ",".join(filter(None, (one.metric, kind))): bool(one.weight_by_size)
         for one in group.aggregate_metric_list or ()
         if one.aggregation == "mean"
+        for kind in one.filter_list or [""]
     }
     return GroupMean(name, tasks, metrics)
 

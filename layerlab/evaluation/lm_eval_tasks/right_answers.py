@@ -5,14 +5,13 @@ reads a value that is missing as the word None. Here such questions are left out
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.items import sum_up_alike
+from layerlab.evaluation.benchmarks.items import describe_repeated, sum_up_alike
 from layerlab.evaluation.lm_eval_tasks.engine import ConfigurableTask
 from layerlab.evaluation.lm_eval_tasks.templates import NullError
 from layerlab.validation import short_repr
@@ -45,7 +44,7 @@ def leave_out_unmarkable(task: Any) -> list[str]:
     return [
         *_describe_faults(task.task_name, faults),
         *_describe_faults(task.task_name, _leave_out_examples(task, documents), shown=True),
-        *_describe_repeated(task.task_name, [found[index].key for index in kept]),
+        *describe_repeated(task.task_name, [found[index].key for index in kept]),
     ]
 
 
@@ -285,13 +284,3 @@ def _describe_faults(name: str, faults: Sequence[str], *, shown: bool = False) -
         if fault:
             lines.append(f"{head}: {fault}; it is left out")
     return (f"{name}: {line}" for line in sum_up_alike(lines))
-
-
-def _describe_repeated(name: str, keys: Sequence[str]) -> Iterator[str]:
-    counts = Counter(filter(None, keys))
-    count = sum(many for many in counts.values() if many > 1)
-    if count:
-        yield (
-            f"{name}: {count:,} of {len(keys):,} questions stand there more than once; its "
-            "interval takes them for different ones, and is too narrow"
-        )

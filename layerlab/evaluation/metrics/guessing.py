@@ -98,4 +98,4 @@ def _weighted_tail(parts: Sequence[Guesses], shares: Sequence[float]) -> float:
         product *= np.fft.rfft(placed)
     distribution = np.clip(np.fft.irfft(product, size), 0.0, None)
     scored = sum(one.right * share for one, share in zip(parts, shares, strict=True))
-    return _tail(distribution, math.floor(scored * STEPS - 1e-6))
+    return _tail(distribution, max(0, math.floor(scored * STEPS - 1e-6)))

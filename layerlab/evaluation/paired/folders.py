@@ -62,7 +62,7 @@ class AnsweredModel:
         results: of lm-eval, what lies beside the answers to each task, and where it would.
         missing: tasks that results tell of, and to which a folder holds no answers.
         unlike: settings in which its tasks were asked in more than one way.
-        settings: of lm-eval, with which it was loaded and asked last.
+        settings: with which it was loaded and asked last; of `layerlab evaluate` its dtype.
     """
 
     name: str
@@ -246,10 +246,19 @@ def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
     records: dict[str, dict[str, Record]] = {}
     for one in (*content["subjects"], *content.get("tasks", ())):
         records.setdefault(str(one["arm"]), {})[str(one["task"])] = one
+    dtypes = {
+        str(one["arm"]): one.get("precision") or f"torch.{one['dtype']}"
+        for one in content["arms"]
+        if "dtype" in one
+    }
     for arm, own in records.items():
-        name = folder.resolve().name if len(records) == 1 else arm
         yield AnsweredModel(
-            name=name, given=given, folder=folder, records=own, groups=_own_groups(own)
+            name=folder.resolve().name if len(records) == 1 else arm,
+            given=given,
+            folder=folder,
+            records=own,
+            groups=_own_groups(own),
+            settings={"model_dtype": dtypes[arm]} if arm in dtypes else {},
         )
 
 

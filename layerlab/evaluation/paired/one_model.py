@@ -78,9 +78,10 @@ def describe_settings(models: Sequence[Mapping[str, str]]) -> list[str]:
     Args:
         models: settings of each; empty where nothing is known.
     """
-    known = [one for one in models if one]
+    loaded = [one for one in models if one.keys() - set(_FOUND)]
     told = []
-    for name in sorted({name for one in known for name in one} - set(_OWN)):
+    for name in sorted({name for one in models for name in one} - set(_OWN)):
+        known = [one for one in models if one] if name in _FOUND else loaded
         values = dict.fromkeys(one.get(name, "none given") for one in known)
         unknown = name in (*_FOUND, *_ASKING) and not all(name in one for one in known)
         told_better = all(_TOLD.get(name) in one for one in known)

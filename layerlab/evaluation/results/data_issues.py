@@ -4,7 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from layerlab.evaluation.benchmarks.items import oddities, sum_up_alike
+from layerlab.evaluation.benchmarks.items import (
+    describe_repeated,
+    oddities,
+    read_items,
+    sum_up_alike,
+)
 from layerlab.evaluation.benchmarks.readers import read_rows
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.lawbench.rows import read_scored_rows
@@ -26,6 +31,7 @@ def remarks(
         for one in benchmarks
         for line in (
             *(_compare_count(one, folder) if complete else ()),
+            *(describe_repeated(one.title, _list_keys(one, folder)) if complete else ()),
             *(_count_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder)),
         )
     ]
@@ -42,6 +48,15 @@ def _compare_count(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
             f"{benchmark.title}: its split {split} has {there:,} questions here, and "
             f"{benchmark.rows:,} as published; the score is of those here: copy its files anew"
         )
+
+
+def _list_keys(benchmark: Benchmark, folder: Path | None) -> list[str]:
+    """Return of each question what is equal where it stands there again."""
+    if benchmark.name == "lawbench":
+        rows = (read_scored_rows(one.name, folder=folder).kept for one in benchmark.subjects)
+        return [row["prompt"] for kept in rows for row in kept]
+    parts = (read_items(benchmark, one, benchmark.split, folder) for one in benchmark.subjects)
+    return [repr((one.passage, one.text, one.options)) for items in parts for one in items]
 
 
 def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:

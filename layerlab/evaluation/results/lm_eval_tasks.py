@@ -1,6 +1,6 @@
 """Tasks of lm-eval in a result: the means of their groups, and their metrics as a terminal's."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.evaluation.harness.task_result import PER_TEXT
@@ -21,8 +21,8 @@ def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[di
     for arm in dict.fromkeys(one["arm"] for one in records):
         own = {one["task"]: one for one in records if one["arm"] == arm}
         for group in groups:
-            for metric, weighted in group.metrics.items():
-                inside = [own[name] for name in group.tasks if name in own]
+            inside = [own[name] for name in group.tasks if name in own]
+            for metric, weighted in _list_metrics(inside, group.metrics):
                 means = _means(inside, metric)
                 if means:
                     its = [one for one in inside if one["task"] in means]
@@ -31,6 +31,21 @@ def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[di
                     row["share"] = all(is_share(_find_metric(one, metric)) for one in its)
                     found.append(row)
     return found
+
+
+def _list_metrics(tasks: Sequence[Record], asked: Mapping[str, bool]) -> Iterator[tuple[str, bool]]:
+    """Yield the metrics that a group averages as its tasks call them, by each of several filters.
+
+    Args:
+        asked: with the filter that is meant behind a comma, where one is named.
+    """
+    names = dict.fromkeys(row["metric"] for task in tasks for row in task["measured"])
+    for metric, weighted in asked.items():
+        bare = metric.partition(",")[0]
+        for name in names:
+            # A task of one filter does not name it.
+            if name in (bare, metric) or (metric == bare and name.startswith(f"{bare},")):
+                yield name, weighted
 
 
 def _find_metric(task: Record, metric: str) -> Record:

@@ -1,7 +1,8 @@
-"""Finished tasks are kept whole or not at all."""
+"""Finished tasks are kept whole or not at all, and answers to another batch by batch."""
 
 import copy
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from layerlab.evaluation.harness.cache import (
     ROUNDERS,
     SAMPLES,
     SCORERS,
+    AnswerLog,
+    LoggedAnswers,
     ResultCache,
     builder,
     describe_tokenizer,
@@ -144,3 +147,54 @@ def test_what_a_kill_left_of_answers_goes(shelf, tmp_path):
         (kept.parent / f".{kept.name}.0a1b2c3d.partial").write_bytes(b"half")
     run(shelf, "boolq", limit=1, out=tmp_path)
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def turned(given: list[str]) -> LoggedAnswers:
+    return [one[::-1] for one in given], {"near": [[len(given)]]}
+
+
+def ask(log: AnswerLog, batches: list[list[str]]) -> list[str]:
+    """What is asked of the model, which turns a text."""
+    asked = list[str]()
+
+    def model(batch: list[str]) -> LoggedAnswers:
+        asked.extend(batch)
+        return turned(batch)
+
+    for batch in batches:
+        assert log.answer(batch, partial(model, batch)) == turned(batch)
+    return asked
+
+
+def test_answers_that_are_there_are_not_asked_again(tmp_path):
+    batches = [["ab", "c"], ["d"], ["d"], ["ef"]]
+    keeper = ResultCache(tmp_path)
+    log = keeper.open_log("a", None)
+    assert ask(log, batches[:1]) == ["ab", "c"] and log.seconds == 0
+    # The same batch again is another one, which may be of other samples.
+    log = keeper.open_log("a", None)
+    assert ask(log, batches[:3]) == ["d", "d"] and log.seconds > 0
+    assert ask(keeper.open_log("a", None), batches) == ["ef"]
+    keeper.save("a", {}, [])
+    assert [one.name for one in (tmp_path / LEAVES).iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 90])
+def test_a_line_that_was_cut_off_is_asked_again_and_spoils_no_other(tmp_path, cut):
+    keeper = ResultCache(tmp_path)
+    assert ask(keeper.open_log("a", None), [["a"], ["b"]]) == ["a", "b"]
+    path = tmp_path / LEAVES / "a.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert ask(keeper.open_log("a", None), [["a"], ["b"], ["c"]]) == ["b", "c"]
+    assert ask(keeper.open_log("a", None), [["a"], ["b"], ["c"]]) == []
+
+
+def test_answers_of_another_model_are_dropped(tmp_path):
+    keeper = ResultCache(tmp_path)
+    trial = {"dtype": "float32", "where": {"device": "cpu"}, "values": [1.0, 2.0]}
+    assert ask(keeper.open_log("a", trial), [["a"]]) == ["a"]
+    other = trial | {"values": [1.0, 3.0]}
+    log = keeper.open_log("a", other)
+    assert log.other and ask(log, [["a"]]) == ["a"]
+    log = keeper.open_log("a", other)
+    assert not log.other and ask(log, [["a"]]) == []

@@ -68,6 +68,13 @@ def test_a_shared_beginning_is_run_once(model):
     assert forward.passed == ids.numel() + 50 + 8 * 10
 
 
+def test_a_batch_has_the_same_logits_whether_or_not_it_is_the_first(model):
+    forward = Forward(model)
+    ids = batch([60, 40, 30], 20)
+    first, again = forward(ids, 4), forward(ids, 4)
+    assert forward.passed < forward.tokens * 2 and torch.equal(first, again)
+
+
 @pytest.mark.parametrize("variant", ["pangu-pi", "gpt2", "value-residual", "canon"])
 def test_no_logit_of_a_variant_is_another(variant):
     model = layerlab.build(variant, width=32, layers=2, heads=4, vocab=300, context=64).eval()

@@ -164,3 +164,41 @@ def test_a_result_of_an_earlier_version_is_one_of_answers_alone(shelf, tmp_path)
         del one["near"], one["batch"]
     found = write(shelf, batch_size=8, against=old.save(tmp_path / "old").folder)
     assert any("batches of 8 here, of 1 there" in one for one in found.content["remarks"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("scoring", "dtype", "method"),
+    [
+        ("gen", torch.bfloat16, "_model_generate"),
+        ("gen", torch.float32, "_model_generate"),
+        ("choice_ll", torch.float32, "_model_call"),
+    ],
+)
+def test_a_task_that_was_interrupted_goes_on_behind_its_last_batch_to_the_same_result(
+    shelf, tmp_path, monkeypatch, scoring, dtype, method
+):
+    plain, passes = getattr(HarnessModel, method), list[int]()
+
+    def answer(place: str, stop: int | None) -> Any:
+        def count(self: Any, *args: Any, **options: Any) -> Any:
+            if len(passes) == stop:
+                raise KeyboardInterrupt
+            passes.append(1)
+            return plain(self, *args, **options)
+
+        passes.clear()
+        monkeypatch.setattr(HarnessModel, method, count)
+        model = candidate(512).model.to(dtype)
+        out = tmp_path / place
+        found = run(shelf, "financeiq", model=model, scoring=scoring, batch_size=2, out=out)
+        return [{**one, "seconds": 0} for one in found.content["subjects"]]
+
+    whole, asked = answer("whole", None), len(passes)
+    with pytest.raises(Interrupted):
+        answer("cut", 5)  # each subject has three questions, which take two batches or more
+    logs = list((tmp_path / "cut" / "leaves").glob("*.jsonl"))
+    assert answer("cut", None) == whole and len(passes) == asked - 5
+    assert len(logs) == 1 and not logs[0].exists()
+    for file in (tmp_path / "whole" / "samples").iterdir():
+        assert (tmp_path / "cut" / "samples" / file.name).read_bytes() == file.read_bytes()

@@ -10,7 +10,8 @@ from tests.evaluation.candidate import Writing, candidate
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import ROWS_ON_CPU, HarnessModel
+from layerlab.evaluation.harness.lm import HarnessModel
+from layerlab.evaluation.harness.model_checks import ROWS_ON_CPU
 from tests.evaluation.lm_eval_tasks.own_tasks import KINDS, folder, run
 
 __all__ = ["folder"]

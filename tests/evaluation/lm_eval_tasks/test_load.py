@@ -99,6 +99,25 @@ def test_a_group_is_averaged_as_its_file_says(folder, weighted):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(("named", "kinds"), [("", ["strict", "loose"]), ("loose", ["loose"])])
+def test_a_group_of_tasks_with_several_filters_is_averaged_by_each_or_the_one_named(
+    folder, named, kinds
+):
+    group = GROUP.replace("own_group", "own_both").replace("acc", "exact_match") % "false"
+    group = group.replace("own_choice, own_more", "own_written, own_again")
+    if named:
+        group = group.replace("}]", f", filter_list: {named}}}]")
+    (folder / "own_both.yaml").write_text(group, encoding="utf-8")
+    write(folder, "own_again", KINDS["own_written"], 5)
+    rows = run(folder / "own_both.yaml").content["task_groups"]
+    theirs = of_lm_eval(folder, ["own_both"])["groups"]["own_both"]
+    assert [row["metric"] for row in rows] == [f"exact_match,{kind}" for kind in kinds]
+    for row in rows:
+        assert row["score"] == pytest.approx(theirs[row["metric"]]) and row["complete"]
+    assert sum(name.startswith("exact_match,") for name in theirs) == len(kinds)
+
+
+@pytest.mark.full
 def test_what_was_asked_is_kept_and_compared(folder, tmp_path):
     from layerlab.evaluation.results.result import load_result
 

@@ -51,6 +51,12 @@ def test_rounding_up_never_makes_it_smaller():
         assert exact - 1e-12 <= p <= exact + 1e-6
 
 
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 3.0)])
+def test_whoever_has_nothing_right_is_not_above_chance(weights):
+    parts = [Guesses(0.0, [(0.25, 4)], weight) for weight in weights]
+    assert guessing_p(parts) == pytest.approx(1.0)
+
+
 def test_questions_that_no_guess_answers_count_for_the_model():
     written = Guesses(1, [(0.0, 10)])
     assert guessing_p([written]) == pytest.approx(0.0, abs=1e-12)

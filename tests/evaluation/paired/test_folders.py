@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import layerlab
 from layerlab import UserError
@@ -157,6 +158,24 @@ def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path):
     samples.unlink()
     with pytest.raises(UserError, match="the prompts of own_choice are not beside"):
         judged(tmp_path / "small", tmp_path / "wide")
+
+
+@pytest.mark.full
+def test_models_of_ours_that_were_asked_in_other_dtypes_are_told(tmp_path):
+    from tests.evaluation.candidate import candidate, tokenizer
+    from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE
+    from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
+
+    task = write_task(tmp_path / "tasks", "own_choice", CHOICE, 6)
+    options = {"tasks": str(task), "tokenizer": tokenizer(), "progress": False}
+    for name, bits in (("half", 16), ("full", 32), ("again", 32)):
+        model = candidate(512).model.to(torch.bfloat16 if bits == 16 else torch.float32)
+        layerlab.evaluate(model, out=tmp_path / name, **options)
+    found = judged(*(tmp_path / name for name in ("full", "half")))
+    said = "other settings of model_dtype ('torch.float32' and 'torch.bfloat16')"
+    assert sum(said in one for one in found.content["remarks"]) == 1
+    found = judged(*(tmp_path / name for name in ("full", "again")))
+    assert not any("settings" in one for one in found.content["remarks"])
 
 
 @pytest.mark.full

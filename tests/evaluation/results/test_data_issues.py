@@ -15,7 +15,10 @@ def piqa(tmp_path, monkeypatch):
     """Four questions, of which two have one option twice."""
 
     def written(*options: tuple[str, str]):
-        rows = [{"goal": "How?", "sol1": one, "sol2": other} for one, other in options]
+        rows = [
+            {"goal": f"How? {place}", "sol1": one, "sol2": other}
+            for place, (one, other) in enumerate(options)
+        ]
         lines(tmp_path / "piqa" / "valid.jsonl", *rows)
         (tmp_path / "piqa" / "valid-labels.lst").write_text("0\n" * len(rows), "utf-8")
         return tmp_path
@@ -77,6 +80,19 @@ def test_an_empty_option_has_a_line_of_its_own(piqa):
         "PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as published",
         "PIQA: valid.jsonl, line 1: the option B is empty; it is scored so, as published; "
         "so is 1 more",
+    ]
+
+
+def test_questions_that_stand_there_twice_are_counted(piqa, tmp_path):
+    lines(
+        tmp_path / "piqa" / "valid.jsonl",
+        *[{"goal": goal, "sol1": "So", "sol2": "Not so"} for goal in ("How?", "Why?", "How?")],
+    )
+    (tmp_path / "piqa" / "valid-labels.lst").write_text("0\n" * 3, "utf-8")
+    assert remarks([find_benchmark("piqa")], complete=False) == []
+    assert remarks([find_benchmark("piqa")])[1:] == [
+        "PIQA: 2 of 3 questions stand there more than once; its interval takes them for different "
+        "ones, and is too narrow"
     ]
 
 
