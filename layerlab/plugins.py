@@ -31,7 +31,7 @@ from layerlab.measures.naming import (
     unreadable,
 )
 from layerlab.measures.questions import SALIENCY, check_backward, saliency_options
-from layerlab.numerics.formats.formats import parse_formats
+from layerlab.numerics.formats.format_list import parse_formats
 from layerlab.records.parse import read_json
 from layerlab.system.files import File
 from layerlab.system.signals import Stopped

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.numerics.formats.formats import parse_formats
+from layerlab.numerics.formats.format_list import parse_formats
 from layerlab.validation import short_repr
 
 SALIENCY = "saliency"

@@ -13,7 +13,7 @@ from layerlab.measures.measure import MeasureContext, ModelContext
 from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.formats.formats import parse_formats
+from layerlab.numerics.formats.format_list import parse_formats
 from layerlab.numerics.prediction.predict import spreads
 from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.system.hooks import temporary_hooks

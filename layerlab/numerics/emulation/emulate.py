@@ -24,8 +24,8 @@ from layerlab.numerics.emulation.emulated_tensor import (
     floating,
     plain,
     relabels,
+    shares_memory,
     stepwise,
-    unwrap,
     writes_in_place,
 )
 from layerlab.numerics.emulation.inner_roundings import (
@@ -53,6 +53,7 @@ class Emulation(CarriedWeights):
         refused: places where torch itself would refuse to mix the dtypes.
         gradients: after a backward pass, the gradient of each parameter by its name.
         in_steps: whether an operation that rounds inside is taken apart into its steps.
+        copies: tensors of the size of attention's scores that are held at once, in float64.
 
     Args:
         model: the model; it is not changed.
@@ -62,6 +63,7 @@ class Emulation(CarriedWeights):
     """
 
     in_steps = True
+    copies = 4
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Emulation(CarriedWeights):
             for handle in handles:
                 stack.callback(handle.remove)
             stack.enter_context(torch.set_grad_enabled(backward))
-            stack.enter_context(self.open_attention(in_place=not backward and self._widens()))
+            stack.enter_context(self.open_attention(backward))
             stack.enter_context(stepwise(self.model))
             stack.enter_context(self)
             yield self
@@ -143,13 +145,14 @@ class Emulation(CarriedWeights):
     def _take_step(self, func: Any, *args: Any, **options: Any) -> Any:
         return self.dispatch(func, args, options)
 
-    def open_attention(self, in_place: bool) -> TorchFunctionMode:
+    def open_attention(self, backward: bool) -> TorchFunctionMode:
         """Return the mode that takes fused attention apart.
 
         Args:
-            in_place: whether scores may be overwritten by weights.
+            backward: whether a backward pass follows, which asks for scores and weights.
         """
-        return UnfusedAttention(in_place, None if self.arithmetic.cache else self.tracker.restart)
+        mark = None if backward or self.arithmetic.cache else self.tracker.mark
+        return UnfusedAttention(not backward and self._widens(), mark, self.copies)
 
     def release(self, output: Any) -> Any:
         """Return what the model returns to its caller, without carriers."""
@@ -214,10 +217,10 @@ class Emulation(CarriedWeights):
         for output in outputs:
             format = results.get(output.dtype)
             if format is None or not self.is_chosen(site) or self.keeps(func, inputs, output):
-                if name == "_to_copy" and _shares(output.held, given):
+                if name == "_to_copy" and shares_memory(output.held, given):
                     output.held = output.held.clone()
                 continue
-            own = writes_in_place(func) or not _shares(output.held, given)
+            own = writes_in_place(func) or not shares_memory(output.held, given)
             out = output.held if own and output.held.is_contiguous() else None
             output.held = self.rounder(format)(output.held, out)
             self.roundings[site] += 1
@@ -392,9 +395,3 @@ def reference(
     run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
     with run.running(backward, by_layer):
         yield run
-
-
-def _shares(values: Tensor, given: Sequence[Any]) -> bool:
-    """Return whether a result lies in the memory of an argument."""
-    alias = torch._C._is_alias_of  # type: ignore[attr-defined]
-    return any(alias(values, unwrap(value)) for value in given)

@@ -94,6 +94,12 @@ def unwrap(value: Any) -> Any:
     return value.held if isinstance(value, EmulatedTensor) else value
 
 
+def shares_memory(values: Tensor, given: Sequence[Any]) -> bool:
+    """Return whether a result lies in the memory of an argument."""
+    alias = torch._C._is_alias_of  # type: ignore[attr-defined]
+    return any(alias(values, unwrap(value)) for value in given)
+
+
 def relabel(value: Tensor, nominal: torch.dtype) -> Tensor:
     """Return the values of a carrier under another dtype, without a copy; others are cast."""
     if isinstance(value, EmulatedTensor):

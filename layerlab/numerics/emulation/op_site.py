@@ -7,7 +7,7 @@ the forward operation that they belong to.
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -157,9 +157,9 @@ class Tracker:
 
         return leave
 
-    def restart(self) -> None:
-        """Begin the attention of the running module anew, as for other heads."""
-        self._stage[-1] = 0
+    def mark(self) -> Callable[[], None]:
+        """Return what begins the attention of the running module anew, as for other heads."""
+        return partial(self._stage.__setitem__, -1, self._stage[-1])
 
     def place(self, func: Any) -> OpSite:
         """Return the place that the running operation belongs to."""

@@ -16,8 +16,11 @@ from torch.overrides import TorchFunctionMode
 from layerlab.numerics.emulation.autocast import lower
 from layerlab.numerics.emulation.emulated_tensor import relabel
 
-# Computed at once, unless those of one head are more; a gigabyte in float64.
-SCORES = 2**27
+# Of attention's scores and weights, so many numbers are held at once; two gigabytes in float64.
+SCORES = 2**28
+# Products of a multiple of so many rows are the same bits on a CPU, however many these are.
+ROWS = 64
+MarkRun = Callable[[], Callable[[], None]]
 
 
 class UnfusedAttention(TorchFunctionMode):
@@ -25,14 +28,22 @@ class UnfusedAttention(TorchFunctionMode):
 
     Args:
         in_place: overwrite scores by weights, where no gradient and no rule asks for them.
-        restart: is called between heads, which are then computed few enough at a time that their
-            scores fit into memory; None to compute all at once.
+        mark: returns what takes a run back to where it is now. This is done between heads, or
+            between rows of one that is too large: so few are computed at a time that their scores
+            fit into memory. None to compute all at once.
+        copies: tensors of the size of the scores that are held at once.
     """
 
-    def __init__(self, in_place: bool = False, restart: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        in_place: bool = False,
+        mark: MarkRun | None = None,
+        copies: int = 2,
+    ) -> None:
         super().__init__()
-        self._attention: Callable[..., Tensor] = partial(attention, in_place=in_place)
-        self._restart = restart if in_place else None
+        self.compute: Callable[..., Tensor] = partial(attention, in_place=in_place)
+        self._mark = mark
+        self._copies = copies
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not functional.scaled_dot_product_attention:
@@ -48,27 +59,41 @@ class UnfusedAttention(TorchFunctionMode):
         key: Tensor,
         value: Tensor,
         attn_mask: Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
     ) -> Tensor:
         """Compute attention one operation at a time in place of the fused kernel."""
-        heads, keys = (one.shape[-3] if one.dim() > 2 else 1 for one in (query, key))
-        scores = query.shape[:-1].numel() * key.shape[-2]
+        options["dropout_p"] = dropout_p
+        return self._attend(query, key, value, attn_mask, is_causal, options)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, causal: bool, options: Any
+    ) -> Tensor:
+        rows, columns = query.shape[-2], key.shape[-2]
         # Heads that share a key stay together.
-        most = max(SCORES * keys // max(scores, 1), 1)
-        if self._restart is None or keys <= most:
-            return self._attention(query, key, value, attn_mask, *args, **kwargs)
-        apart = attn_mask is not None and attn_mask.dim() > 2 and attn_mask.shape[-3] == heads
-        parts: list[Tensor] = []
-        for first in range(0, keys, most):
-            if parts:
-                self._restart()
-            shared = slice(first, first + most)
-            own = slice(first * heads // keys, (first + most) * heads // keys)
-            mask = attn_mask[..., own, :, :] if apart and attn_mask is not None else attn_mask
-            cut = query[..., own, :, :], *(one[..., shared, :, :] for one in (key, value))
-            parts.append(self._attention(*cut, mask, *args, **kwargs))
-        return torch.cat(parts, dim=-3)
+        keys = key.shape[-3] if key.dim() > 2 else 1
+        row = query.shape[:-2].numel() * columns // max(keys, 1)
+        most = max(SCORES // max(self._copies * row, 1), 1)
+        most = most // ROWS * ROWS or most
+        if self._mark is None or keys * rows <= most:
+            return self.compute(query, key, value, mask, is_causal=causal, **options)
+        axis, total, count = (-3, keys, max(most // rows, 1)) if keys > 1 else (-2, rows, most)
+        go_back, found = self._mark(), list[Tensor]()
+        for first in range(0, total, count):
+            if found:
+                go_back()
+            cut = partial(_cut, axis=axis, first=first, last=first + count, total=total)
+            own, seen = cut(query), None if mask is None else cut(mask)
+            if axis == -3:
+                part = self._attend(own, cut(key), cut(value), seen, causal, options)
+            else:
+                if causal:
+                    shape = own.shape[-2], columns
+                    seen = torch.ones(shape, dtype=torch.bool, device=own.device).tril(first)
+                part = self._attend(own, key, value, seen, False, options)
+            found.append(part)
+        return torch.cat(found, dim=axis)
 
 
 def attention(
@@ -117,6 +142,16 @@ def attention(
     weights = functional.dropout(weights, dropout_p)
     mixed = torch.matmul(widen(weights.to(dtype), wide), widen(value, wide))
     return (mixed / total).to(dtype)
+
+
+def _cut(value: Tensor, axis: int, first: int, last: int, total: int) -> Tensor:
+    """Return a part of a tensor, first to last of so many; what is the same for all is whole."""
+    size = value.shape[axis] if value.dim() >= -axis else 1
+    if size == 1:
+        return value
+    return value.narrow(
+        axis, start := first * size // total, min(last * size // total, size) - start
+    )
 
 
 def _hidden_keys(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:

@@ -3,7 +3,6 @@
 import difflib
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
@@ -84,6 +83,7 @@ class Integer:
         per: which values share a scale: all, those along the axis, or `group` of these.
         group: how many neighbours along the axis share a scale, where `per` is "group".
         symmetric: zero is in the middle and there is no zero point.
+        full: a symmetric one has -2^(bits - 1) as well, as two's complement has.
         axis: along which a channel or a group lies; the last one holds the features of a token,
             and the inputs of one output of a linear layer's weight.
         weights_only: what meets weights in this format stays in that of results.
@@ -96,6 +96,7 @@ class Integer:
     symmetric: bool = True
     axis: int = -1
     weights_only: bool = False
+    full: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in WHOLE or not 2 <= self.bits <= 16:
@@ -115,6 +116,17 @@ class Integer:
                 f"{short_repr(self.name)} looks along axis {short_repr(self.axis)}; expected a "
                 "whole number: type for example axis=-1"
             )
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Return the smallest and the largest number that is stored."""
+        most = 2 ** (self.bits - self.symmetric) - 1
+        return (-most - self.full if self.symmetric else 0), most
+
+    @property
+    def steps(self) -> float:
+        """Return how many times its scale the largest size is, or what lies between both ends."""
+        return self.ends[1] + self.full / 2
 
 
 @dataclass(frozen=True)
@@ -238,6 +250,11 @@ BLOCKS = {
         Block("mxfp8_e5m2", replace(FLOATS["fp8_e5m2"], overflow="saturate"), 32, "power of two"),
         Block("mxfp6_e2m3", FLOATS["fp6_e2m3"], 32, "power of two"),
         Block("mxfp6_e3m2", FLOATS["fp6_e3m2"], 32, "power of two"),
+        # Whole 64ths. Two's complement has one more below zero, which the largest number's
+        # definition and the authors' own code leave out.
+        Block(
+            "mxint8", Format("mxint8 element", 7, 0, 0, 127 / 64, "saturate"), 32, "power of two"
+        ),
         Block("mxfp4", FLOATS["fp4_e2m1"], 32, "power of two"),
         Block("nvfp4", FLOATS["fp4_e2m1"], 16, "fp8_e4m3"),
     )
@@ -263,30 +280,15 @@ SPELLINGS = (
 )
 
 
-def parse_formats(given: str | Iterable[str]) -> list[str]:
-    """Parse formats between commas; each is kept once, as it was spelled first.
-
-    Raises:
-        UserError: a name that is no format, or none at all.
-    """
-    parts = given.split(",") if isinstance(given, str) else list(map(str, given))
-    names = [name.strip() for name in parts if name.strip()]
-    if not names:
-        raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
-    spelled: dict[AnyFormat, str] = {}
-    for name in names:
-        spelled.setdefault(find(name), name)
-    return list(spelled.values())
-
-
 def find(format: Any) -> AnyFormat:
     """Find the format that a name stands for; a format itself and a torch dtype are also taken.
 
     "t11" has eleven digits and no limit to the exponent, "t11:-14:15" exponents from -14 to 15; a
     last ":inf", ":saturate" or ":nan" sets what overflow gives. Whole numbers take ":channel" (one
-    scale for each vector along the last axis) or ":group32", ":asymmetric", and ":axis-2"; fp8,
-    fp6 and fp4 are scaled with ":tensor", ":channel" or ":group32". Of what is scaled, a last
-    ":weights" leaves alone what weights are multiplied with.
+    scale for each vector along the last axis) or ":group32", ":asymmetric" or ":full" (from -8 in
+    four bits, as symmetric GPTQ has it), and ":axis-2"; fp8, fp6 and fp4 are scaled with ":tensor",
+    ":channel" or ":group32". Of what is scaled, a last ":weights" leaves alone what weights are
+    multiplied with.
 
     Source: budzinskiy25, section 4, for t digits; micikevicius22, Table 1; rouhani23, Table 1.
 
@@ -385,9 +387,9 @@ def _option(option: str) -> tuple[str, dict[str, Any]]:
         return "axis", {"axis": int(axis.group(1))}
     if option in {"tensor", "channel"}:
         return "scale", {"per": option}
-    if option in {"symmetric", "asymmetric"}:
-        return "symmetry", {"symmetric": option == "symmetric"}
+    if option in {"symmetric", "asymmetric", "full"}:
+        return "symmetry", {"symmetric": option != "asymmetric", "full": option == "full"}
     raise UserError(
         f"whole numbers have no option {short_repr(option)}; expected tensor, channel, group32, "
-        "axis-2, symmetric or asymmetric: type for example int8:channel:asymmetric"
+        "axis-2, symmetric, asymmetric or full: type for example int8:channel:asymmetric"
     )

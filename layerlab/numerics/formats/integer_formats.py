@@ -22,11 +22,13 @@ def to_integers(
 ) -> Tensor:
     """Round to whole numbers times their scale, in the dtype of x (float32 or float64).
 
-    Symmetric: s = max |x| / (2^(b-1) - 1), q = round(x / s). Asymmetric: s = (max(x, 0) -
-    min(x, 0)) / (2^b - 1), q = round(x / s) + z with z = round(-min(x, 0) / s). Scales are those of
-    the finite values; what is infinite becomes the largest number and NaN stays NaN.
+    Symmetric: s = max |x| / (2^(b-1) - 1), q = round(x / s); of the full range of two's complement
+    s = max |x| / (2^(b-1) - 1/2), where the largest number is half a step short of max |x|.
+    Asymmetric: s = (max(x, 0) - min(x, 0)) / (2^b - 1), q = round(x / s) + z with
+    z = round(-min(x, 0) / s). Scales are those of the finite values; what is infinite becomes the
+    largest number and NaN stays NaN.
 
-    Source: jacob18, section 2.1; symmetric: wu20, section 3.1.
+    Source: jacob18, section 2.1; symmetric: wu20, section 3.1; its full range: frantar22.
 
     Args:
         out: where the result goes, contiguous and of the dtype of x; it may be x.
@@ -42,17 +44,14 @@ def to_integers(
     finite = torch.where(grouped.isfinite(), grouped, 0)
     low, high = finite.amin(-1, keepdim=True), finite.amax(-1, keepdim=True)
     if format.symmetric:
-        most = 2 ** (format.bits - 1) - 1
-        scale = _positive(torch.maximum(high, -low) / most)
-        first, last = -most, most
+        scale = _positive(torch.maximum(high, -low) / format.steps)
         zero = torch.zeros_like(scale)
     else:
-        last, first = 2**format.bits - 1, 0
         low, high = low.clamp(max=0), high.clamp(min=0)
         # Each divided first: their difference may be more than the carrier holds.
-        scale = _positive(high / last - low / last)
+        scale = _positive(high / format.steps - low / format.steps)
         zero = torch.round(-low / scale)
-    integers = (_whole(grouped / scale, mode, generator) + zero).clamp(first, last) - zero
+    integers = (_whole(grouped / scale, mode, generator) + zero).clamp(*format.ends) - zero
     limit = torch.finfo(x.dtype).max
     if out is not None and (target := _group(out, format)[0]).numel() == x.numel():
         torch.mul(integers, scale, out=target).clamp_(-limit, limit)

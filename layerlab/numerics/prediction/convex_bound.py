@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
-from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
+from layerlab.numerics.emulation.unfused_attention import MarkRun, UnfusedAttention
 from layerlab.numerics.formats.formats import Format
 
 SINGLE = Format(name="fp32", digits=24, lowest=-126, highest=127, largest=(2 - 2.0**-23) * 2.0**127)
@@ -27,10 +27,17 @@ class Hull(UnfusedAttention):
     Args:
         arithmetic: of the emulated run.
         unit: roundoff of the arithmetic that results are made in before they are rounded.
+        mark, copies: as of `UnfusedAttention`.
     """
 
-    def __init__(self, arithmetic: EmulatedArithmetic, unit: float) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        arithmetic: EmulatedArithmetic,
+        unit: float,
+        mark: MarkRun | None = None,
+        copies: int = 2,
+    ) -> None:
+        super().__init__(mark=mark, copies=copies)
         self.unit = unit
         formats = [one for one in arithmetic.results.values() if isinstance(one, Format)]
         self.formats = (*formats, SINGLE)

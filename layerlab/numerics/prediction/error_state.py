@@ -254,8 +254,7 @@ def _share(format: Integer | Scaled | Block) -> float:
     """Return the largest error over the largest size of a group or block, in any mode."""
     if isinstance(format, Integer):
         # One step, and for a zero point half a step more.
-        steps = 2 ** (format.bits - 1) - 1
-        return 1 / steps if format.symmetric else 1.5 * 2 / (2**format.bits - 1)
+        return 1 / format.steps if format.symmetric else 1.5 * 2 / format.steps
     if isinstance(format, Scaled):
         return 2 * format.element.unit
     if format.scale != "power of two":

@@ -38,6 +38,8 @@ class MonteCarlo(Emulation):
         where: patterns of the places that are rounded; None for all.
     """
 
+    copies = 6
+
     def __init__(
         self,
         model: nn.Module,

@@ -56,6 +56,7 @@ class Prediction(Emulation):
         where: patterns of the places that are rounded; None for all.
     """
 
+    copies = 20
     in_steps = False  # the rule of an operation knows its steps, and what they share
 
     def __init__(
@@ -72,11 +73,11 @@ class Prediction(Emulation):
         self.undecided: set[str] = set()
         self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
 
-    @contextmanager
-    def running(self, backward: bool = False, by_layer: bool = False) -> Iterator["Prediction"]:
-        fused = _Softmax() if self.algebra.power == 2 else Hull(self.arithmetic, self.algebra.unit)
-        with super().running(backward, by_layer), fused:
-            yield self
+    def open_attention(self, backward: bool) -> TorchFunctionMode:
+        mark = None if self.arithmetic.cache else self.tracker.mark
+        if self.algebra.power == 2:
+            return _Softmax(mark=mark, copies=self.copies)
+        return Hull(self.arithmetic, self.algebra.unit, mark, self.copies)
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)

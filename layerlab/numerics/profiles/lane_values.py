@@ -65,6 +65,13 @@ def take_value(every: Mapping[int, Sequence[Tensor]], run: int, value: EmulatedT
     return every[id(value)][run] if id(value) in every else value
 
 
+def take_entries(at: Tensor, axis: int, values: Tensor) -> Tensor:
+    """Return entries by where they stand along an axis, which may have been dropped."""
+    if at.dim() == values.dim():
+        return values.gather(axis, at)
+    return values.gather(axis, at.unsqueeze(axis)).squeeze(axis)
+
+
 def map_carriers(take: Callable[[EmulatedTensor], Any], value: Any) -> Any:
     """Return arguments with each carrier replaced by what `take` gives for it."""
     if isinstance(value, EmulatedTensor):

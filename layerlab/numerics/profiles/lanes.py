@@ -38,6 +38,7 @@ from layerlab.numerics.profiles.lane_values import (
     flatten,
     narrows,
     sum_products,
+    take_entries,
 )
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_stream, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
@@ -115,8 +116,18 @@ class SideBySide(Emulation):
         self._begun = self._behind
         self._counts.clear()
 
-    def open_attention(self, in_place: bool) -> TorchFunctionMode:
-        return PlainAttention()
+    def open_attention(self, backward: bool) -> TorchFunctionMode:
+        return PlainAttention(self._mark, self._profiles.values(), len(self.runs))
+
+    def _mark(self) -> Callable[[], None]:
+        """Return what goes back to where the run is now, so that a result counts once."""
+        before, go_back = (self._counts.copy(), self.products, self.computed), self.tracker.mark()
+
+        def restart() -> None:
+            self._counts, self.products, self.computed = before[0].copy(), *before[1:]
+            go_back()
+
+        return restart
 
     def release(self, output: Any) -> Any:
         return output
@@ -157,12 +168,9 @@ class SideBySide(Emulation):
         wide = self._values(value, site, None)
         operation = self.index.find_weight(site, value)
         result = self._locate(operation, site, operation == "embedding_weights")
-        cache: dict[str | None, Tensor] = {None: wide}
-        for name in self._rules(operation, dtype == LOW):
-            if name not in cache:
-                assert name is not None
-                cache[name] = self._weight(wide, site, find(name))
-        return self._settle([wide] * len(self.runs), result, dtype == LOW, cache)
+        names = dict.fromkeys(filter(None, self._rules(operation, dtype == LOW)))
+        cache: dict[Any, Tensor] = {one: self._weight(wide, site, find(one)) for one in names}
+        return self._settle([wide] * len(self.runs), result, dtype == LOW, {**cache, None: wide})
 
     # Operations
 
@@ -197,16 +205,10 @@ class SideBySide(Emulation):
     ) -> None:
         """Read, in every run, the entries that the first run has chosen."""
         names = [one.name for one in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        axis, at = given.get("dim", -1), results[0][1]
-        dropped = at.dim() < args[0].dim()
-        places = at.unsqueeze(axis) if dropped else at
-
-        def take(one: Tensor) -> Tensor:
-            return one.gather(axis, places).squeeze(axis) if dropped else one.gather(axis, places)
-
+        axis = {**dict(zip(names, args, strict=False)), **kwargs}.get("dim", -1)
+        take = partial(take_entries, results[0][1], axis)
         self._others = [[one] for one in change_each(take, self.values(args[0]))]
-        if self.index.routes(self._place) and not dropped:
+        if self.index.routes(self._place) and results[0][1].dim() == args[0].dim():
             pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
             chosen = [one[1].movedim(axis, -1) for one in results[:2]]
             found = compare_choices((pair[0], pair[1]), (chosen[0], chosen[1]))
@@ -362,8 +364,7 @@ class SideBySide(Emulation):
                 continue
             if source not in cache:
                 # What is infinite, as a mask, has no error.
-                endless = {"posinf": torch.inf, "neginf": -torch.inf}
-                cache[source] = (rounded - exact).nan_to_num_(nan=0.0, **endless)
+                cache[source] = (rounded - exact).nan_to_num_(0.0, torch.inf, -torch.inf)
             if (id(value), source) not in cache:
                 cache[id(value), source] = value + cache[source]
             settled.append(cache[id(value), source])
@@ -378,8 +379,7 @@ class SideBySide(Emulation):
 
     def _write(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Any:
         target = kwargs.get("out", args[0] if args else None)
-        differ = any(one.lanes is not None for one in find_carriers((args, kwargs)))
-        if not differ:
+        if all(one.lanes is None for one in find_carriers((args, kwargs))):
             return super()._write(func, flat, args, kwargs)
         own = None
         if isinstance(target, EmulatedTensor) and not isinstance(target, LayerWeight):

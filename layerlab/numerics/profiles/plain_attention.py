@@ -1,20 +1,40 @@
 """Fused attention in the operations of plain attention, each with a place and a name."""
 
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from layerlab.numerics.emulation.unfused_attention import MarkRun, UnfusedAttention
+from layerlab.numerics.formats.formats import find, spans_tensor
+from layerlab.numerics.profiles.profile import NumericsProfile
+
+# What is rounded of attention's queries, keys and values, and what is made of them.
+ATTENDING = ("queries", "cache", "scores", "softmax", "attention_weights", "context")
+# Tensors of the size of the scores that a run holds at once.
+COPIES = 2
 
 
-class PlainAttention(TorchFunctionMode):
-    """While it is active, `scaled_dot_product_attention` is done as eager attention does it."""
+class PlainAttention(UnfusedAttention):
+    """While it is active, `scaled_dot_product_attention` is done as eager attention does it.
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not functional.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        return attend(*args, **(kwargs or {}))
+    Args:
+        mark: as of `UnfusedAttention`.
+        profiles: of runs side by side.
+        runs: how many these are.
+    """
+
+    def __init__(self, mark: MarkRun, profiles: Iterable[NumericsProfile], runs: int) -> None:
+        apart = all(map(_rounds_by_row, profiles))
+        super().__init__(mark=mark if apart else None, copies=COPIES * runs)
+        self.compute = attend
+
+
+def _rounds_by_row(profile: NumericsProfile) -> bool:
+    """Return whether what a row of attention becomes does not depend on other heads and rows."""
+    names = [profile.operations.get(one, profile.default(one)) for one in ATTENDING]
+    return not any(spans_tensor(find(name)) for name in names)
 
 
 def attend(

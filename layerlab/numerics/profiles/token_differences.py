@@ -161,8 +161,8 @@ class DistributionDifferences:
         for p, q in zip(*(one.split(ROWS) for one in logits), strict=True):
             p, q = p.double().log_softmax(-1), q.double().log_softmax(-1)
             self._changed += float((p.argmax(-1) != q.argmax(-1)).sum())
-            self._forth += float((p.exp() * (p - q)).sum())
-            self._back += float((q.exp() * (q - p)).sum())
+            self._forth += _diverge(p, q)
+            self._back += _diverge(q, p)
             self._count += len(p)
 
     @property
@@ -170,3 +170,8 @@ class DistributionDifferences:
         """Return what `compare_tokens` takes, per position."""
         sums = {"argmax_changed": self._changed, "kl_ab": self._forth, "kl_ba": self._back}
         return {name: value / self._count for name, value in sums.items()}
+
+
+def _diverge(p: Tensor, q: Tensor) -> float:
+    """Return the sum of KL(p || q) over positions; what has no probability counts for nothing."""
+    return float(torch.where(p == -torch.inf, 0.0, p.exp() * (p - q)).sum())

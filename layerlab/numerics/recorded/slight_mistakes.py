@@ -33,10 +33,10 @@ class LogitSlopes:
             targets: the tokens that were predicted.
             logits: of each run, position x vocabulary.
         """
-        rows = logits[0]
-        shares = rows.softmax(-1)
-        mean = (shares * rows).sum(-1, keepdim=True)
-        self._curves.append((shares * (rows - mean).square()).sum(-1).double())
+        rows, shares = logits[0], logits[0].softmax(-1)
+        seen = rows.masked_fill(shares == 0, 0.0)  # as masks, whose square is infinite
+        mean = (shares * seen).sum(-1, keepdim=True)
+        self._curves.append((shares * (seen - mean).square()).sum(-1).double())
         self._slopes.append((rows.gather(-1, targets[:, None]) - mean)[:, 0].double())
 
     def select(self, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,22 @@
 """Attention taken apart gives what the fused kernel gives."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from layerlab.numerics.emulation import unfused_attention
-from layerlab.numerics.emulation.emulate import emulate
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
+from layerlab.numerics.emulation.emulate import Emulation, emulate
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention, attention
+from layerlab.numerics.prediction.monte_carlo import MonteCarlo
+from layerlab.numerics.prediction.predict import Prediction, spreads
+from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.lanes import Lane, SideBySide
+from layerlab.numerics.profiles.plain_attention import COPIES
+from layerlab.numerics.profiles.profile import load_profile
 from tests.measures.family import built
 from tests.support.live_bytes import live_bytes
 
@@ -45,7 +54,7 @@ def test_heads_may_share_keys():
 def test_scores_of_long_texts_are_those_of_few_heads_at_a_time(monkeypatch, family, mode):
     model, ids = built(family), torch.arange(48)[None] % 64
     found = {}
-    for limit in (unfused_attention.SCORES, 48 * 48):
+    for limit in (unfused_attention.SCORES, 4 * 48 * 48):
         monkeypatch.setattr(unfused_attention, "SCORES", limit)
         with emulate(model, "fp16", mode) as run:
             found[limit] = model(ids, use_cache=False).logits, set(run.roundings)
@@ -59,23 +68,84 @@ def test_a_few_heads_at_a_time_keep_their_keys_and_masks(monkeypatch, heads):
     query, key, value = drawn(2, 6, 7, 8), drawn(2, 3, 7, 8), drawn(2, 3, 7, 8)
     options = {"attn_mask": drawn(1, heads, 7, 7), "enable_gqa": True}
     expected = attention(query, key, value, **options)
-    begun = []
-    monkeypatch.setattr(unfused_attention, "SCORES", 2 * 4 * 49)
-    with UnfusedAttention(in_place=True, restart=lambda: begun.append(True)):
+    gone_back = []
+    monkeypatch.setattr(unfused_attention, "SCORES", 2 * 2 * 4 * 49)
+    with UnfusedAttention(in_place=True, mark=lambda: lambda: gone_back.append(True)):
         found = functional.scaled_dot_product_attention(query, key, value, **options)
-    assert torch.equal(found, expected) and len(begun) == 1
+    assert torch.equal(found, expected) and len(gone_back) == 1
 
 
-def test_scores_of_one_head_are_held_at_a_time(monkeypatch, tiny):
-    model = tiny("llama", num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=512)
-    ids = torch.arange(512)[None] % 64
-    peaks = []
-    for limit in (unfused_attention.SCORES, 4 * 512**2):
-        monkeypatch.setattr(unfused_attention, "SCORES", limit)
-        with live_bytes(list(model.parameters())) as counted, emulate(model, "bf16"):
-            model(ids, use_cache=False)
-        peaks.append(counted.peak)
-    assert peaks[1] < 0.6 * peaks[0]
+@pytest.mark.parametrize("masked", ["causal", "of-heads", "of-all", "of-keys", "open"])
+@pytest.mark.parametrize("shared", [1, 3])
+def test_a_few_rows_of_a_large_head_keep_their_masks(monkeypatch, masked, shared):
+    torch.manual_seed(0)
+    query, key, value = (
+        drawn(1, 6, 200, 8),
+        drawn(1, 6 // shared, 210, 8),
+        drawn(1, 6 // shared, 210, 8),
+    )
+    shapes = {"of-heads": (1, 6, 200, 210), "of-all": (200, 210), "of-keys": (1, 1, 1, 210)}
+    mask = drawn(*shapes[masked]) if masked in shapes else None
+    options = {"attn_mask": mask, "is_causal": masked == "causal", "enable_gqa": shared > 1}
+    expected = attention(query, key, value, **options)
+    gone_back = []
+    monkeypatch.setattr(unfused_attention, "SCORES", 2 * 70 * shared * 210)
+    with UnfusedAttention(mark=lambda: lambda: gone_back.append(True)):
+        found = functional.scaled_dot_product_attention(query, key, value, **options)
+    # 64 rows at a time: 64, 64, 64 and 8 of each group of heads.
+    assert len(gone_back) == 3 * 6 // shared + 6 // shared - 1
+    assert torch.equal(found[..., :192, :], expected[..., :192, :])
+    # Eight rows are another product to a kernel, whose sums may be added in another order.
+    torch.testing.assert_close(found, expected)
+
+
+def emulated(model: nn.Module, ids: torch.Tensor, format: str) -> list[torch.Tensor]:
+    with emulate(model, format):
+        return [model(ids, use_cache=False).logits]
+
+
+def predicted(model: nn.Module, ids: torch.Tensor, kind: str) -> list[torch.Tensor]:
+    run = partial(model, ids, use_cache=False)
+    return spreads(model, run, make_arithmetic("bf16"), [], kind)[1]
+
+
+def side_by_side(model: nn.Module, ids: torch.Tensor, name: str) -> list[torch.Tensor]:
+    pair = [Lane(profile=load_profile(one)) for one in ("torch-eager", name)]
+    run = SideBySide(model, pair, OperationIndex(model))
+    with run.running():
+        return run.values(model(ids, use_cache=False).logits)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("read", "kind", "copies"),
+    [
+        (emulated, "bf16", Emulation.copies),
+        (emulated, "t16", Emulation.copies),
+        (predicted, "sampled", MonteCarlo.copies),
+        (predicted, "variance", Prediction.copies),
+        (predicted, "bound", Prediction.copies),
+        (side_by_side, "vllm", 2 * COPIES),
+    ],
+)
+def test_scores_of_few_heads_or_rows_are_held_at_a_time(monkeypatch, tiny, read, kind, copies):
+    tokens = 256
+    sizes = {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    model = tiny("llama", **sizes, max_position_embeddings=tokens)
+    ids = torch.arange(tokens)[None] % 64
+    whole = 8 * tokens**2
+    found = []
+    for scores in (whole, whole // 2, whole // 8):
+        monkeypatch.setattr(unfused_attention, "SCORES", copies * scores)
+        with live_bytes(list(model.parameters())) as counted:
+            found.append(read(model, ids, kind))
+        # Streams beside them take less than a byte for each score.
+        assert counted.peak < 1.1 * 8 * copies * scores + whole
+    for other in found[1:]:
+        if kind == "sampled":  # other draws
+            assert float(other[0].norm() / found[0][0].norm()) == pytest.approx(1, rel=0.1)
+        else:
+            assert all(map(torch.equal, other, found[0]))
 
 
 def test_a_row_that_may_look_nowhere_gives_zeros():

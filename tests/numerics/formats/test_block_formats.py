@@ -36,6 +36,20 @@ def test_blocks_are_those_of_gfloat(name):
         assert ours.tolist() == theirs.tolist()
 
 
+def test_mxint8_is_whole_numbers_times_a_power_of_two():
+    x = torch.cat([spread(40, 32), torch.linspace(-1.999, 1.999, 32 * 64).view(-1, 32)])
+    scales = torch.exp2(x.double().abs().amax(-1, keepdim=True).log2().floor()) / 64
+    expected = (x / scales).round().clamp(-127, 127) * scales
+    assert torch.equal(round_to(x.double(), "mxint8"), expected)
+    info = formats.format_info_mxint8
+    rows = [
+        gfloat.quantize_block(info, one.numpy(), gfloat.compute_scale_amax) for one in x.double()
+    ]
+    theirs = torch.stack(list(map(torch.from_numpy, rows)))
+    least = theirs <= -128 * scales  # which gfloat takes
+    assert bool(least.any()) and torch.equal(theirs[~least], expected[~least])
+
+
 def nvfp4(values: list[list[float]]) -> list[list[float]]:
     """Blocks of sixteen, one value at a time."""
     peak = max(abs(value) for block in values for value in block)

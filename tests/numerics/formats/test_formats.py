@@ -76,6 +76,10 @@ def test_whole_numbers():
     )
     assert find("int8:channel:axis-2") == Integer("int8:channel:axis-2", 8, "channel", axis=-2)
     assert find("int8:tensor:symmetric").per == "tensor"
+    full = find("int4:group128:full")
+    assert full == Integer("int4:group128:full", 4, "group", 128, full=True)
+    ends = {name: find(f"int4:{name}").ends for name in ("symmetric", "asymmetric", "full")}
+    assert ends == {"symmetric": (-7, 7), "asymmetric": (0, 15), "full": (-8, 7)}
 
 
 def test_short_formats_with_a_scale_and_formats_of_weights_alone():
@@ -119,6 +123,7 @@ def test_short_formats_with_a_scale_and_formats_of_weights_alone():
             "type int8:group64",
         ),
         ("int8:channel:group4", "has both channel and group4; expected one scale"),
+        ("int8:asymmetric:full", "has both asymmetric and full; expected one symmetry"),
         ("int8:asymmetric:symmetric", "has both asymmetric and symmetric; expected one symmetry"),
     ],
 )

@@ -16,6 +16,11 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 def literal(values: list[float], format: Integer) -> list[float]:
     """One scale for these values, one value at a time; Python rounds ties to even."""
+    if format.full:  # as GPTQ's code has it
+        steps, zero = 2**format.bits - 1, 2 ** (format.bits - 1)
+        scale = 2 * max(map(abs, values)) / steps or 1.0
+        stored = [min(max(round(value / scale) + zero, 0), steps) for value in values]
+        return [scale * (one - zero) for one in stored]
     if format.symmetric:
         most = 2 ** (format.bits - 1) - 1
         scale = max(map(abs, values)) / most or 1.0
@@ -27,7 +32,7 @@ def literal(values: list[float], format: Integer) -> list[float]:
     return [scale * (min(max(round(value / scale) + zero, 0), steps) - zero) for value in values]
 
 
-@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric", "full"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_tensor_a_channel_and_a_group_share_a_scale(bits, symmetry):
     x = torch.randn(3, 4, 20, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.1])[:, None, None]
@@ -61,12 +66,12 @@ def test_whole_numbers_are_those_of_torch():
     assert float(((ours - theirs).abs() < scale / 2).float().mean()) > 0.99
 
 
-@pytest.mark.parametrize("name", ["int8", "int4:group16", "int4:channel:asymmetric"])
+@pytest.mark.parametrize("name", ["int8", "int4:group16", "int4:channel:asymmetric", "int4:full"])
 def test_the_error_is_at_most_half_a_step(name):
     x = torch.randn(8, 64)
     format = find(name)
     assert isinstance(format, Integer)
-    steps = 2**format.bits - 1 - format.symmetric
+    steps = 2**format.bits - 1 - (format.symmetric and not format.full)
     step = 2 * float(x.abs().max()) / steps
     found = round_to(x, name)
     assert float((found - x).abs().max()) <= step / 2 * (1 + 1e-5)
@@ -74,7 +79,7 @@ def test_the_error_is_at_most_half_a_step(name):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric", "full"])
 def test_odd_values_and_shapes(symmetry, dtype):
     name = f"int8:{symmetry}"
     limits = torch.finfo(dtype)
@@ -86,7 +91,7 @@ def test_odd_values_and_shapes(symmetry, dtype):
     mixed = torch.tensor([math.inf, -math.inf, math.nan, 1.0, -2.0], dtype=dtype)
     found = round_to(mixed, name).tolist()
     assert math.isnan(found[2]) and found[4] == pytest.approx(-2.0, rel=0.01)
-    assert found[0] == pytest.approx(2.0 if symmetry == "symmetric" else 1.0, rel=0.02)
+    assert found[0] == pytest.approx(1.0 if symmetry == "asymmetric" else 2.0, rel=0.02)
     assert round_to(torch.tensor(3.0, dtype=dtype), "int8:channel").tolist() == pytest.approx(3.0)
 
 

@@ -102,7 +102,8 @@ def test_masks_and_saturation(kind):
     assert infinite.item() == torch.inf
 
 
-STORED = [*("int8", "int4:group8", "int4:asymmetric", "mxfp4", "nvfp4"), "fp8_e4m3:channel"]
+STORED = [*("int8", "int4:group8", "int4:asymmetric", "int4:full", "mxint8", "mxfp4", "nvfp4")]
+STORED.append("fp8_e4m3:channel")
 
 
 @pytest.mark.parametrize("name", STORED)

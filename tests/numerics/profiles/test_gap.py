@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, Mixtra
 
 from layerlab import UserError
 from layerlab.loading.model import load_model
+from layerlab.numerics.emulation import unfused_attention
 from layerlab.numerics.profiles.gap import BEHIND, CLOSED, EXPERTS, FORWARDS, find_gap
 from layerlab.numerics.profiles.gap_result import RunGap, advise
 from layerlab.numerics.profiles.lanes import Lane
@@ -48,6 +49,18 @@ def test_shares_add_up(family, b):
     experts = sum(one.share for one in found.operations if one.name == EXPERTS)
     causes = sum(one.share for one in found.causes)
     assert found.echo + causes + experts == pytest.approx(found.closure)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [{}, {"cache": "int8"}])
+def test_few_heads_at_a_time_leave_every_share_as_it_is(monkeypatch, rounds):
+    b = NumericsProfile(
+        name="b", operations=rounds, every={"scores": 3}, sums={"head": "bf16 tree 4"}
+    )
+    whole = gap("llama", EAGER, b)
+    # Of all runs side by side the scores of one head; of the first two, those of all.
+    monkeypatch.setattr(unfused_attention, "SCORES", 2 * 40 * len(IDS) ** 2 * 2)
+    assert gap("llama", EAGER, b) == whole
 
 
 @pytest.mark.full

@@ -47,3 +47,13 @@ def test_a_distribution_is_as_far_from_itself_as_nothing():
     found = DistributionDifferences()
     found.add(torch.zeros(0), [torch.randn(5, 7)] * 2)
     assert found.mean == {"argmax_changed": 0, "kl_ab": 0, "kl_ba": 0}
+
+
+def test_what_is_masked_in_both_distributions_counts_for_nothing():
+    torch.manual_seed(0)
+    p, q = torch.randn(2, 5, 7)
+    plain, masked = DistributionDifferences(), DistributionDifferences()
+    plain.add(torch.zeros(0), [p, q])
+    hidden = torch.full((5, 3), -torch.inf)
+    masked.add(torch.zeros(0), [torch.cat([one, hidden], -1) for one in (p, q)])
+    assert masked.mean == pytest.approx(plain.mean)

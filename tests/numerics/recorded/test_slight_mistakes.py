@@ -53,6 +53,17 @@ def draw(seed: int, tokens: int = 400) -> tuple[Tensor, Tensor, LogitSlopes]:
     return logits, targets, slopes
 
 
+@pytest.mark.parametrize("mask", [-torch.inf, torch.finfo(torch.float32).min])
+def test_masked_logits_have_no_slope(mask):
+    logits, targets = torch.randn(40, 50), torch.arange(40)
+    found = []
+    for rows in (logits, torch.cat([logits, torch.full((40, 3), mask)], -1)):
+        slopes = LogitSlopes()
+        slopes.add(targets, [rows])
+        found.append(torch.stack(slopes.select(ALL.expand(40))))
+    torch.testing.assert_close(*found)
+
+
 def test_slopes_are_derivatives_by_one_over_the_temperature():
     logits, targets, slopes = draw(0)
 

@@ -96,6 +96,7 @@ def _round_integers(
     GRID: tl.constexpr,
     FIRST: tl.constexpr,
     LAST: tl.constexpr,
+    STEPS: tl.constexpr,
     SYMMETRIC: tl.constexpr,
     LIMIT: tl.constexpr,
     MODE: tl.constexpr,
@@ -125,7 +126,7 @@ def _round_integers(
             above, below = split_ends(bits, GRID)
             high = tl.maximum(high, tl.max(above, axis=1, keep_dims=True))
             low = tl.maximum(low, tl.max(below, axis=1, keep_dims=True))
-    scale, zero = _fit_scale(high, low, GRID, LAST, SYMMETRIC)
+    scale, zero = _fit_scale(high, low, GRID, STEPS, SYMMETRIC)
     for start in range(0, size, SPAN):
         lane = start + lanes
         along = part * size + lane
@@ -184,7 +185,6 @@ def round_integers(
     span = min(triton.next_power_of_2(size), ACROSS if inner > 1 else fit_block(x.numel()))
     together = max(1, fit_block(x.numel()) // span)
     seed = seed_on(x.device, generator) if mode == "stochastic" and draws is None else None
-    most = 2 ** (format.bits - 1) - 1 if format.symmetric else 2**format.bits - 1
     launch(
         _round_integers,
         bits,
@@ -199,8 +199,8 @@ def round_integers(
         parts,
         inner,
         _whole_numbers(x.dtype),
-        -float(most) if format.symmetric else 0.0,
-        float(most),
+        *map(float, format.ends),
+        float(format.steps),
         format.symmetric,
         float(torch.finfo(x.dtype).max),
         mode,

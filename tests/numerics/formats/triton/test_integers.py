@@ -28,7 +28,7 @@ from tests.numerics.formats.triton_sample import (
 
 DETERMINISTIC = ("nearest", "away", "zero", "up", "down")
 SCALES = ("int8", "int4:channel", "int4:group16", "int8:group24", "int8:channel:axis-2")
-symmetries = pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
+symmetries = pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric", "full"])
 dtypes = pytest.mark.parametrize("dtype", WORDS)
 
 
