@@ -8,6 +8,8 @@ KINDS = (
     *("{plain} unless widened", "one in {every}", "summed as {sums}", "normalized", "unnormalized"),
     *("renormalized", "not verified: {told}", "no description", "nats", "ratio"),
     *(f"share of the {one}" for one in ("tokens", "choices", "squared difference")),
+    *("attention weights or output, narrowed", "rotary tables"),
+    *("residual stream with {part}", "weights (stored) with {part}"),
     *("Theorem 4", "Theorem 6", "Theorem 7", "Theorem 8", "Theorem 9"),
     *("Theorem 7, gated", "Theorem 8, gated", "Theorem 9, gated"),
 )
@@ -45,6 +47,9 @@ WORDS = (
 )
 # Sentences that results of earlier versions hold, and no code writes any more.
 FORMER = (
+    "{place}: without it the loss falls by {value} nats, more than {limit} standard errors{more} "
+    "(of {rows})",
+    "taken out alone, {spare} of {rows} heads change the loss by less than {spare_2} nats each",
     "compared at one learning rate {rates} for all: an arm that would rather have another is "
     "judged too harshly",
     "{name} is left out: the recipe has no arm {arm}",

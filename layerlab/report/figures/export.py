@@ -16,7 +16,7 @@ from layerlab.system.logs import silence
 from layerlab.validation import short_repr
 
 # As on a page: colours which readers with any colour vision tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#1b1e23")
+COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#bf7f00", "#2f93c8", "#1b1e23")
 FONT = "Helvetica, Arial, sans-serif"
 # Pixels of an SVG are printed at 3.5 inches for a column, so that letters stand at 7 points.
 COLUMN, PAGE = 420, 860

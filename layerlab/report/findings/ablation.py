@@ -34,7 +34,7 @@ def _harmful(readings: RuleData) -> Iterator[RuleHit]:
     yield top.hit(
         severity="info",
         sentence=f"{top.place}: without it the loss falls by {figure(-top.value)} nats, more than "
-        f"{figure(limit)} standard errors{top.more} (of {len(rows)})",
+        f"{figure(limit)} standard errors{top.more}; {len(rows)} heads were tried",
         advice="Where no head harms, chance makes one of all heads fall as far in one inspection "
         "of twenty at most (Student's t, Bonferroni). Each was taken out alone: see before it is "
         "pruned whether the others make up for one another (michel19).",
@@ -51,8 +51,8 @@ def _spare(readings: RuleData) -> Iterator[RuleHit]:
         return
     yield RuleHit(
         severity="info",
-        sentence=f"taken out alone, {len(spare)} of {len(rows)} heads change the loss by less than "
-        f"{SPARE} nats each",
+        sentence=f"the loss changes by less than {SPARE} nats without {len(spare)} of "
+        f"{len(rows)} heads, each taken out alone",
         advice="The others do without each of them on these texts (michel19). Taken out together "
         "they may matter: prune step by step, and measure the loss after each step.",
         value=float(spare["change"].abs().min()),

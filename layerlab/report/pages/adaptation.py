@@ -33,7 +33,9 @@ PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures
 ROWS = 200
 NAME = 60
 # Colours that can be told apart on white and on black.
-COLOURS = ("#3a9fd6", "#d55e00", "#00805d", "#b8588f", "#c98600")
+COLOURS = ("#2f93c8", "#d55e00", "#00805d", "#b8588f", "#bf7f00")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SYMBOLS = ("circle", "square", "diamond", "cross", "x")
 KINDS = ("domain", "general")
 _LISTS = (
     *("arms", "stages", "base", "texts", "contamination", "vocabulary", "embedding"),
@@ -196,14 +198,16 @@ def _samples(content: Json) -> dict[str, list[tuple[str, str]]]:
 
 
 def _picture(runs: Sequence[Mapping[str, Any]], kind: str, translator: Language) -> Json | None:
-    """Plot bits per byte along the tokens, a line for each run, a colour for each arm."""
+    """Plot bits per byte along the tokens: of an arm a colour and a dash, of a seed a mark."""
     arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
+    seeds = list(dict.fromkeys(str(run.get("seed")) for run in runs))
     traces = []
     for run in runs:
         curves = run.get("curves") or {}
         if not curves.get(kind):
             continue
         arm = str(run.get("arm"))
+        rank, seed = arms.index(arm), seeds.index(str(run.get("seed")))
         # Plotly reads a little HTML in every text it draws.
         named = translator.translate(f"{arm}, seed {run.get('seed')}")
         name = escape(text.prose(named, NAME), quote=False)
@@ -214,7 +218,8 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, translator: Language)
                 "x": curves.get("tokens") or [],
                 "y": [short(value) for value in curves[kind]],
                 "name": name,
-                "line": {"color": COLOURS[arms.index(arm) % len(COLOURS)]},
+                "line": {"color": COLOURS[rank % len(COLOURS)], "dash": DASHES[rank % len(DASHES)]},
+                "marker": {"symbol": SYMBOLS[seed % len(SYMBOLS)], "size": 8},
             }
         )
     if not traces:

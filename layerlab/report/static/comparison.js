@@ -60,7 +60,7 @@ function drawPaired(section, arms) {
   const shown = data.paired.filter((s) => arms.includes(s.arm));
   const range = shown.length ? pairedRange(shown, ticked(section, "whole")) : {};
   panels(section.part("panels"), shown, {
-    arm: (s) => s.arm, label: (name) => say("Paired difference of {arm}", { arm: name }), figure: (s) => pairedFigure(s, range), said: (s) => versus(s) + say(": {value} at the end", { value: format(present(s.difference).at(-1)) }),
+    arm: (s) => s.arm, label: (name) => say("Paired difference of {arm}", { arm: name }), figure: (s) => pairedFigure(s, range), said: (s) => versus(s) + say(": {value} {unit} at the end", { value: format(present(s.difference).at(-1)), unit: translated(data.unit) }),
   });
 }
 

@@ -7,15 +7,15 @@ function drawDensities(section) {
   const sides = box.querySelector(".sides");
   for (const node of sides.querySelectorAll(".plot")) Plotly.purge(node);
   const shown = pictures.filter((p) => choice.model === null || p.model === choice.model);
-  sides.replaceChildren(...shown.flatMap((picture) => {
-    const entry = nearestDensity(picture.entries, section.density);
-    if (!entry) return [];
-    const plot = element("div", { class: "plot" });
+  const found = shown.map((picture) => [picture, nearestDensity(picture.entries, section.density)]).filter(([, entry]) => entry);
+  const plots = found.map(() => element("div", { class: "plot" }));
+  sides.replaceChildren(...found.map(([{ model }, entry], i) => element("figure", {},
+    element("figcaption", {}, ...(data.models.length > 1 ? [swatch(model), " ", element("b", {}, data.models[model].name), ": "] : []), tailOf(entry)), plots[i])));
+  // Plotly takes the width of what stands on the page.
+  found.forEach(([{ model }, entry], i) => {
     const place = `${layerName(entry.layer)}, ${entry.matrix}`;
-    const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(picture.model), " ", element("b", {}, data.models[picture.model].name), ": "] : []), tailOf(entry));
-    figureInto(plot, densityFigure(entry, place), say("Spectral density of {place} of {model}", { place, model: data.models[picture.model].name }));
-    return [element("figure", {}, title, plot)];
-  }));
+    figureInto(plots[i], densityFigure(entry, place), say("Spectral density of {place} of {model}", { place, model: data.models[model].name }));
+  });
 }
 
 function densityControls(section, pictures) {
@@ -58,5 +58,5 @@ function densityFigure({ counts, low, high, alpha, start, tail }, place) {
     traces.push({ type: "scatter", mode: "lines", name: say("fitted tail"), x: ends, y: ends.map((v) => (tail / total) * ((alpha - 1) / start) * (v / start) ** -alpha), line: { width: 2.4, color: colour("ink") } });
   }
   const figure = layout(320, { title: say("eigenvalue, {place}", { place }), type: "log" }, { title: say("density"), type: "log" });
-  return { traces, layout: { ...figure, showlegend: alpha !== null } };
+  return { traces, layout: { ...figure, ...(alpha === null ? {} : legendAbove(figure)) } };
 }

@@ -99,6 +99,8 @@ function layout(height, x, y) {
   };
 }
 
+const legendAbove = ({ margin }) => ({ showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { ...margin, t: 40 } });
+
 const layerAxis = (shown) => {
   const single = shown.some((s) => s.layers.length === 1);
   if (data.aligned) return { title: single ? say("relative depth (a single layer stands in the middle)") : say("relative depth"), range: [-0.03, 1.03] };
@@ -111,7 +113,7 @@ function layerTicks(layers, before = "<br>") {
   if (!layers.includes(EMBEDDING)) return layers.length < 14 ? { dtick: 1 } : {};
   const step = Math.ceil(layers.length / 14);
   const tickvals = layers.filter((n) => n === EMBEDDING || n % step === 0);
-  return { tickvals, ticktext: tickvals.map((n) => (n === EMBEDDING ? `${before}${say("embedding")}` : format(n))) };
+  return { tickvals, tickangle: 0, ticktext: tickvals.map((n) => (n === EMBEDDING ? `${before}${say("embedding")}` : format(n))) };
 }
 
 /* The mean of a column per layer, its range as a band, and the bounds that speak about it. */
@@ -323,5 +325,5 @@ function steps(shown, column, log) {
     hovertemplate: "%{hovertext}<extra></extra>",
   }));
   const figure = layout(300, { title: say("training step") }, { title: plain(columnName(column)), ...(log ? powersOfTen(rows.flatMap(([, y]) => present(y))) : {}) });
-  return { traces, layout: { ...figure, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { ...figure.margin, t: 40 } } };
+  return { traces, layout: { ...figure, ...legendAbove(figure) } };
 }

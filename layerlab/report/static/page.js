@@ -201,6 +201,8 @@ const watcher = new IntersectionObserver((entries) => {
 drawable.then((able) => {
   if (!able) return;
   for (const section of sections) watcher.observe(section.node);
+  // A printer does not wait until a map is unpacked.
+  for (const picture of sections.flatMap(({ measure }) => measure.pictures)) if (picture.kind === "saliency" && picture.mapped.length) rowsOf(picture, 0);
   addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
 });
 document.addEventListener("theme", refresh);

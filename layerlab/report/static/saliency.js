@@ -80,6 +80,11 @@ function isotropy({ measure }, picture, at) {
   return element("p", { class: "hint" }, say("Features here: mean cosine {cosine}, {dimension} directions with 80 % of the variance.", { cosine: format(cosine.mean[at]), dimension: format(dimension.mean[at]) }));
 }
 
+function rowsOf(picture, nearest) {
+  picture.rows ??= {};
+  return (picture.rows[nearest] ??= unpack(picture.maps[nearest], picture.bins));
+}
+
 /* The map of the nearest layer that has one; maps are unpacked when they are first looked at. */
 async function drawChannels(node, picture, at) {
   if (!window.DecompressionStream || !picture.mapped.length) {
@@ -87,9 +92,7 @@ async function drawChannels(node, picture, at) {
   }
   const wanted = picture.layers[at];
   const nearest = picture.mapped.reduce((best, layer, i) => (Math.abs(layer - wanted) < Math.abs(picture.mapped[best] - wanted) ? i : best), 0);
-  picture.rows ??= {};
-  picture.rows[nearest] ??= unpack(picture.maps[nearest], picture.bins);
-  const rows = await picture.rows[nearest];
+  const rows = await rowsOf(picture, nearest);
   if (!node.isConnected) return;
   const figure = channelFigure(picture, rows, nearest);
   await figureInto(node, figure, say("Saliency of {tokens} tokens and {channels} channels of {model}, {place}; the scores of the tokens are above.", { tokens: picture.tokens.length, channels: picture.width, place: layerName(picture.mapped[nearest]), model: data.models[picture.model].name }));

@@ -17,10 +17,12 @@ function remember(theme) {
 const systemTheme = () => (darkSystem.matches ? "dark" : "light");
 
 let theme = remembered();
+let printing = false;
 const shownTheme = () => theme ?? systemTheme();
 
 function setTheme() {
-  if (theme) document.documentElement.dataset.theme = theme;
+  const told = printing ? "light" : theme;
+  if (told) document.documentElement.dataset.theme = told;
   else delete document.documentElement.dataset.theme;
   themeButton.setAttribute("aria-label", shownTheme() === "dark" ? say("Show light colours") : say("Show dark colours"));
   document.dispatchEvent(new Event("theme"));
@@ -34,4 +36,15 @@ themeButton.addEventListener("click", () => {
   setTheme();
 });
 darkSystem.addEventListener("change", setTheme);
+/* Paper is light, and what is drawn has to be as well. */
+addEventListener("beforeprint", () => {
+  if (shownTheme() === "light") return;
+  printing = true;
+  setTheme();
+});
+addEventListener("afterprint", () => {
+  if (!printing) return;
+  printing = false;
+  setTheme();
+});
 setTheme();

@@ -1,5 +1,6 @@
 """Every kind of page keeps the rules of axe-core, on a desk in light, on a phone in dark."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from layerlab.records.parse import read_json
+from layerlab.report.figures import export
 from layerlab.report.pages import (
     adaptation,
     campaign,
@@ -19,6 +21,7 @@ from layerlab.report.pages import (
     study,
     vocabulary,
 )
+from layerlab.report.pages.shell import read_static
 from tests.evaluation.paired.written_samples import judged_sample
 from tests.ledger.written_campaign import campaign_sample
 from tests.report.browser.test_density_view import weighed
@@ -102,6 +105,30 @@ def test_what_a_finding_and_a_head_open_breaks_no_rule(window):
     page.get_by_role("button", name="Show its attention map").first.click()
     page.get_by_role("dialog").locator(".heatmaplayer image").wait_for(state="attached")
     assert violations(page) == []
+
+
+def lightness(colour: str) -> float:
+    """The relative luminance of WCAG."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(map(lightness, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_mark_stands_out_from_its_paper():
+    sheets = re.findall(r"--paper: (#\w{6});([^}]*--ramp-2[^}]*)}", read_static("page.css"))
+    assert len(sheets) == 3
+    papers = {paper for paper, _ in sheets}
+    for paper, rest in sheets:
+        for name, colour in re.findall(r"--((?:series|ramp)-\d): (#\w{6})", rest):
+            assert contrast(colour, paper) >= 3, (name, paper)
+    for paper in papers:
+        assert all(contrast(colour, paper) >= 3 for colour in adaptation.COLOURS)
+    assert all(contrast(colour, "#ffffff") >= 3 for colour in export.COLOURS)
 
 
 def test_axe_finds_what_is_wrong(window):

@@ -70,7 +70,8 @@ def test_seeds_rates_and_arms_are_shown_on_demand(window):
     page.locator("#arms label").filter(has_text="history-1").click()
     assert lines.count() == (len(NAMES) - 1) * 3
     assert "history-1" not in section.locator("[data-part=key]").inner_text()
-    assert show(page, "paired").locator("figure").count() == 1
+    (told,) = show(page, "paired").locator("figcaption").all_inner_texts()
+    assert told.endswith(" nats per token at the end")
     assert show(page, "rates").locator(".plot .scatterlayer").count() == 1
 
 

@@ -12,6 +12,7 @@ from layerlab.report.figures.densities import LAYERS, density, pages
 from layerlab.report.views import command
 from layerlab.report.views.inspection.density import pictures
 from tests.report.browser.test_browser import show
+from tests.report.support.window import PHONE
 
 
 @cache
@@ -89,6 +90,17 @@ def test_a_page_of_weights_speaks_of_no_text_and_opens_on_a_matrix_of_several_la
     tile = page.locator('#glance a[href="#matrices"] small').inner_text()
     first, last = tile.split("\n")[-1].split(" → ")
     assert first != last
+
+
+@pytest.mark.full
+def test_a_density_is_as_wide_as_its_place_and_no_curve_of_weights_is_over_tokens(opened):
+    sequences = [{"index": 0, "tokens": 4, "excerpt": "The"}]
+    report = {**weighed(), "findings": [], "text": {**weighed()["text"], "sequences": sequences}}
+    section = show(opened(report, viewport=PHONE), "matrices")
+    assert section.locator("h3").first.inner_text() == "By layer"
+    plot = section.locator(".sides .plot")
+    drawn = plot.locator(".main-svg").first.bounding_box()
+    assert drawn["width"] == plot.bounding_box()["width"]
 
 
 def rows(axis: str, value: str) -> list[int]:

@@ -5,6 +5,7 @@ import pytest
 from layerlab.report.views.inspection import frames as inspection
 from tests.report.browser.test_browser import show
 from tests.report.support.sample import sample
+from tests.report.support.window import PHONE
 
 
 @pytest.mark.full
@@ -53,3 +54,11 @@ def test_checkpoints_are_drawn_against_their_training_step(opened):
         },
         rel=1e-3,
     )
+
+
+@pytest.mark.full
+def test_the_embedding_is_named_level_and_whole_on_a_phone(opened):
+    section = show(opened(sample(["a", "b"], layers=8, heads=1), viewport=PHONE), "stream")
+    named = section.locator(".xtick text", has_text="embedding").first
+    assert "rotate(90" not in named.get_attribute("transform")
+    assert named.bounding_box()["width"] > named.bounding_box()["height"]

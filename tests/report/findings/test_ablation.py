@@ -41,7 +41,17 @@ def test_of_heads_that_change_next_to_nothing_the_change_is_held_against_the_lim
     where = {"layer": 3, "component": "head", "head": [1, 2]}
     finding = only(find(content(), change(frames(), "ablation", where, change=-1e-5)))
     assert (finding.value, finding.threshold) == (1e-5, 1e-3)
-    assert "2 of 24 heads change the loss by less than 0.001 nats" in finding.sentence
+    said = "The loss changes by less than 0.001 nats without 2 of 24 heads, each taken out alone"
+    assert finding.sentence == said
+    one = change(frames(), "ablation", {**where, "head": 1}, change=-1e-5)
+    assert "without 1 of 24 heads, each" in only(find(content(), one)).sentence
+
+
+def test_how_many_heads_were_tried_stands_apart_from_the_errors():
+    where = {"layer": 3, "component": "head", "head": 2}
+    fallen = change(frames(), "ablation", where, change=-0.04, error=0.001, texts=8)
+    said = only(find(content(), fallen)).sentence
+    assert said.endswith(" standard errors; 24 heads were tried")
 
 
 def test_a_median_below_zero_is_no_threshold():

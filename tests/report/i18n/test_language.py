@@ -143,6 +143,11 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name):
          "and 11 more heads in layers 2-3, 5",
          "第 3 层第 2 头：最大注意力分数 131，高于 100（一行的跨度 60.2），"
          "层 2-3, 5 中另有 11 个头"),
+        ("residual stream with attn:cast (attention weights or output, narrowed)",
+         "残差流与 attn:cast（收窄后的注意力权重或输出）"),
+        # As an older report says it.
+        ("Taken out alone, 1 of 32 heads change the loss by less than 0.001 nats each",
+         "单独去掉时，32 个头中有 1 个，各自使损失变化不到 0.001 奈特"),
         ("wte holds nothing that anyone knows.", "wte holds nothing that anyone knows."),
         ("checkpoint step-00000150 cannot be used: 2 of the 30 events in events.jsonl that it "
          "relies on are left; the one before it is used",

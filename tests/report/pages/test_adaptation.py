@@ -1,6 +1,7 @@
 """The page of an adaptation: every part is on it, in a browser too, and hostile text stays text."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -43,6 +44,13 @@ def test_a_stage_that_is_not_finished_is_told():
     content = passed()
     content["stages"][0]["finished"] = False
     assert "1 of 4 stages is not finished." in render(content)
+
+
+def test_every_run_has_a_look_of_its_own_without_any_colour():
+    (data,) = re.findall(r'id="data">(.*?)</script>', render(passed()), re.DOTALL)
+    for picture in json.loads(data)["pictures"]:
+        looks = [(one["line"]["dash"], one["marker"]["symbol"]) for one in picture["data"]]
+        assert len(looks) == 4 == len(set(looks))
 
 
 def test_files_are_written_beside_the_page(tmp_path):

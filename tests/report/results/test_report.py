@@ -172,7 +172,7 @@ def test_a_measure_that_is_not_applicable_has_an_empty_table_and_a_reason(tmp_pa
     assert frame.columns.tolist()[:4] == ["model", "sequence", "layer", "sublayer"]
     assert "tightness" in frame.columns
     assert kept.measures["gain"]["not_applicable"][0]["reason"] == "its rows do not sum to 1"
-    assert "not applicable to healthy, because its rows do not sum to 1" in printed(kept.summary())
+    assert "not applicable to healthy, because its rows do not sum to 1" in printed(kept.table())
     loaded = load_report(kept.save(tmp_path / "out"))
     pd.testing.assert_frame_equal(loaded.frame("gain"), frame)
 
@@ -186,16 +186,16 @@ def test_a_report_without_models_or_measures_is_still_a_report(tmp_path):
 @pytest.mark.full
 def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path):
     kept = report()
-    assert "The page" not in printed(kept.summary())
+    assert "The page" not in printed(kept.table())
     kept.save(tmp_path / "out")
-    text = printed(kept.summary(), width=400)
+    text = printed(kept.table(), width=400)
     assert "GPT2LMHeadModel, 480 k parameters, 6 layers, 4 heads" in text
     assert "1 warning" in text and "largest attention score 131" in text and "kimi25" in text
     assert str(tmp_path / "out" / "report.html") in text
 
 
 def test_a_finding_goes_on_below_its_first_word():
-    lines = printed(report().summary(), width=60).splitlines()
+    lines = printed(report().table(), width=60).splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("warning"))
     assert len(lines[start + 1 :]) > 2
     assert all(line.startswith(" " * 8) for line in lines[start + 1 :] if line.strip())
@@ -203,19 +203,19 @@ def test_a_finding_goes_on_below_its_first_word():
 
 @pytest.mark.parametrize("name", ["post-norm", "a-very-long-name/of-some-model-on-the-hub"])
 def test_what_is_said_of_a_model_goes_on_below_itself(name):
-    text = printed(Report(content(card(name)), frames()).summary(), width=60)
+    text = printed(Report(content(card(name)), frames()).table(), width=60)
     first, *rest = text.split("No findings")[0].rstrip().splitlines()
     assert first.startswith(name) and rest
     assert all(line.startswith("  ") for line in rest)
 
 
 def test_nothing_found_is_said():
-    assert "No findings" in printed(Report(content(), frames()).summary())
+    assert "No findings" in printed(Report(content(), frames()).table())
 
 
 @pytest.mark.full
 def test_hostile_strings_are_harmless_in_a_terminal():
-    text = printed(hostile().summary())
+    text = printed(hostile().table())
     assert "\x1b" not in text and "\u202e" not in text
     assert "[/b]" in text.replace("\n", "")
     assert "\x1b" not in repr(hostile())
@@ -257,7 +257,7 @@ def test_a_remark_is_called_one_in_its_count_and_in_its_line():
     content["findings"] = [
         Finding(id="f", severity="info", model="m", sentence="S", advice="A.", source="Own")
     ]
-    text = printed(Report(content).summary())
+    text = printed(Report(content).table())
     assert "1 remark\n" in text and "remark  S [Own]" in text
     assert "info" not in text
 

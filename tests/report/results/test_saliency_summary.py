@@ -19,7 +19,7 @@ from tests.report.support.sample import sample
 def printed(report, width=80):
     stream = io.StringIO()
     shown = Console(file=stream, width=width, force_terminal=False)
-    shown.print(Report(report).summary())
+    shown.print(Report(report).table())
     return stream.getvalue()
 
 
@@ -84,7 +84,7 @@ def test_a_question_that_was_not_answered_stands_out():
     whole["measures"] += [{"name": "saliency", "columns": {}, "per": [], "not_applicable": [gap]}]
     stream = io.StringIO()
     shown = Console(file=stream, width=200, force_terminal=True, color_system="standard")
-    shown.print(Report(whole, frames()).summary())
+    shown.print(Report(whole, frames()).table())
     (said,) = [line for line in stream.getvalue().splitlines() if reason in line]
     (other,) = [line for line in stream.getvalue().splitlines() if "do not sum to 1" in line]
     assert said.startswith("\x1b[33m") and other.startswith("\x1b[2m")
