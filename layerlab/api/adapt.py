@@ -51,6 +51,7 @@ from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
+from layerlab.system.write_errors import check_out
 
 OUT = Path("layerlab-adaptations")
 STAGES, ASKED = "stages", "asked"
@@ -134,6 +135,7 @@ def plan_adaptation(
             language.
     """
     language(lang)  # an unknown one is refused before the work is done
+    check_out(out)
     read = _recipe(recipe)
     read = _load(read.change(settings) if settings else read, load)
     files = tuple(str(Path(one).resolve()) for one in paths(load))

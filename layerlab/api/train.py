@@ -35,6 +35,7 @@ from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, check_run_page, save_comparison, save_run
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
+from layerlab.system.write_errors import check_out
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
 
@@ -57,6 +58,10 @@ class TrainingResult:
     result: Mapping[str, Any]
     page: Path
     notes: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `result.json`."""
+        return dict(self.result)
 
     def model(self) -> Any:
         """Return the trained model, as transformers loads it.
@@ -320,6 +325,7 @@ def prepare(
         UserError: as `session.prepare`, or there is no page in the language.
     """
     language(lang)  # an unknown one is refused before the work is done
+    check_out(out)
     return replace(session.prepare(recipe, out, settings, load=load, progress=progress), lang=lang)
 
 

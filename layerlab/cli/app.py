@@ -20,12 +20,13 @@ from layerlab.cli.ledger import ledger
 from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelArgument, ModelOrDefault, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
-from layerlab.cli.train import compare, train
+from layerlab.cli.train import compare, suggest_arms, train
 from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import UserError
 from layerlab.system.untrusted.trust import trustable
+from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 # What an error of a function tells to type, as it is for Python.
@@ -72,7 +73,7 @@ def variants(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...",
+            metavar="NAME",
             help="One variant or preset for its card, several for a table of them, none for all.",
         ),
     ] = None,
@@ -258,7 +259,7 @@ def precision(
 
     advice = find_policy(model, format, budget, progress=not quiet, **asked)
     if as_json:
-        show_json(advice.to_json())
+        show_json(advice.to_dict(), 2)
     else:
         say_wrapped(advice.summary(out))
     if out is not None:
@@ -286,20 +287,38 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         show_json(found.to_dict(), 2)
     else:
-        say(str(found))
+        say_wrapped(str(found))
 
 
 class OneCommand(TyperCommand):
     """A command that refuses an option given twice, and says in errors what to type in a shell."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option that is given twice."""
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        """Refuse an option that is given twice, and words that the command takes none of."""
+        try:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        except typer.TyperException as error:
+            error.ctx = ctx  # type: ignore[attr-defined] # what it lacks is told of this command
+            raise
         given = [one for one in order if isinstance(one, TyperOption) and not one.multiple]
         for one in given:
             if given.count(one) > 1 and not ctx.resilient_parsing:
                 ctx.fail(f"{one.opts[-1]} is given twice; leave one out")
-        return super().parse_args(ctx, args)
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            takes = [
+                str(one.metavar or one.name)
+                for one in self.params
+                if not isinstance(one, TyperOption)
+            ]
+            told = f"{short_repr(rest[0])} is one word too many; expected " + " and ".join(
+                [*takes, "options alone"]
+            )
+            if "arms" in ctx.params and (arms := suggest_arms(rest, **ctx.params)):
+                raise UserError(f"{told}: {arms}")
+            ctx.fail(told)
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Carry it out; an argument that an error names becomes the option that stands for it."""

@@ -28,7 +28,7 @@ def latency(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="Hub id, folder, built-in, or a variant: pangu-pi:width=1024,layers=12.",
         ),
     ] = None,

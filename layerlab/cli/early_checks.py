@@ -58,7 +58,7 @@ def _check_options(name: str, given: Mapping[str, Any]) -> None:
 
 def check_formats(given: str | None) -> None:
     """Refuse number formats that there are not."""
-    from layerlab.numerics.formats.formats import parse_formats
+    from layerlab.numerics.formats.format_list import parse_formats
 
     if given is not None:
         parse_formats(given)

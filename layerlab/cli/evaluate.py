@@ -25,7 +25,7 @@ class How(StrEnum):
 def evaluate(
     model: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help=MODELS),
+        typer.Argument(metavar="MODEL", help=MODELS),
     ] = None,
     suite: Annotated[
         str | None,
@@ -178,7 +178,7 @@ def evaluate(
         **options.to_dict(),
     )
     if as_json:
-        show_json(result.to_json())
+        show_json(result.to_dict())
         return
     show(lambda width: result.table(width, subjects=subjects))
     say(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")

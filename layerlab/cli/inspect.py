@@ -37,7 +37,7 @@ def inspect(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="Hub id, folder, run folder with checkpoint-*, or built-in: pre-norm (the "
             "default), post-norm, llama.",
         ),
@@ -193,4 +193,4 @@ def _show(report: Any, as_json: bool) -> None:
     if as_json:
         show_json(report.to_json())
     else:
-        show(report.summary())
+        show(report.table())

@@ -24,7 +24,7 @@ def judge(
     logs: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Logs: tables, trainer_state.json, event files, texts, runs, or folders of them; "
             "or evaluations: folders of lm-eval's --log_samples, or of layerlab evaluate.",
         ),
@@ -126,7 +126,7 @@ def judge(
         lang=lang,
     )
     if as_json:
-        show_json(found.content)
+        show_json(found.to_dict())
         return
     show(found.table)
     if out is not None:

@@ -119,9 +119,7 @@ def judge(
     idea: Idea,
     logs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="LOGS...", help="Logs of its runs and the baseline's, as for judge."
-        ),
+        typer.Argument(metavar="LOGS", help="Logs of its runs and the baseline's, as for judge."),
     ],
     arm: ArmOption = None,
     seed: SeedOption = None,

@@ -55,12 +55,12 @@ MODELS = "Hub id, local folder, or built-in name."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODELS)]
 RecipeArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+    typer.Argument(metavar="RECIPE", help="A TOML file, or a name; the list if left out."),
 ]
 FieldOption = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
 ModelOrDefault = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
+    typer.Argument(metavar="MODEL", help="Hub id, folder, or built-in.  [default: pre-norm]"),
 ]
 
 # Where logs of other trainers have what is judged.

@@ -13,7 +13,7 @@ NEWEST = 20  # entries that are printed unasked
 
 def runs(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Folder that is searched, and those in it.")
+        Path, typer.Argument(metavar="FOLDER", help="Folder that is searched, and those in it.")
     ] = Path(),
     html: Annotated[
         Path | None,

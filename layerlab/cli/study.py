@@ -43,7 +43,7 @@ SETTINGS = {
 def study(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One study; the list of them if left out."),
+        typer.Argument(metavar="NAME", help="One study; the list of them if left out."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every study in turn, and a page of what holds.")
@@ -141,7 +141,7 @@ def study(
 
             suite = carry_out_all(out=out or OUT, **settings)
             # First what was found: drawing takes a browser, and may fail.
-            show(suite.summary())
+            show(suite.table())
             for part in suite.parts:
                 _draw(part.record, figures, lang)
             raise typer.Exit(1 if suite.failed else 0)
@@ -160,7 +160,7 @@ def study(
     if as_json:
         show_json(record.to_json())
     else:
-        show(record.summary, wrap=False)
+        show(record.table, wrap=False)
 
 
 def _draw(record: Any, figures: FigureKind | None, lang: str) -> None:

@@ -12,9 +12,10 @@ import typer
 from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
+from layerlab.known_names import VARIANTS
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.parse import toml_of
 from layerlab.system.untrusted.trust import REMOTE, add_options, trust
@@ -93,7 +94,7 @@ def train(
 
             say(block(found.folder))
         elif as_json:
-            show_json(found.result)
+            show_json(found.to_dict())
         else:
             say(found.summary())
 
@@ -108,7 +109,7 @@ def compare(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE]",
+            metavar="RECIPE",
             help="A TOML file, or a name; with --judge also a comparison's folder; "
             "the list if left out.",
         ),
@@ -180,7 +181,7 @@ def compare(
 
     def tell(found: Any) -> None:
         if as_json:
-            show_json(found.content)
+            show_json(found.to_dict())
         else:
             show(found.table)
 
@@ -198,6 +199,18 @@ def compare(
             say(f"The finished runs: {task.out / MANIFESTS} and {task.out / CURVES}")
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def suggest_arms(
+    rest: Sequence[str], *, recipe: str | None, arms: str | None = None, **_: Any
+) -> str:
+    """Return what to type where names of variants stand side by side; empty where others do."""
+    named = [] if arms is None else arms.split(",")
+    if recipe in VARIANTS:
+        recipe, named = SMALLEST, [recipe, *named]
+    if not all(one in VARIANTS for one in rest):
+        return ""
+    return f"type layerlab compare {recipe} --arms {','.join([*named, *rest])}"
 
 
 def _check_recipe(
@@ -323,7 +336,7 @@ def _catalogue(*, single: bool) -> None:
         table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
     show(table)
     if not single:
-        say(
+        say_wrapped(
             "A recipe of one run is for layerlab train; --arms makes a comparison of it:\n"
             "layerlab compare smoke --arms llama,gpt2"
         )

@@ -132,13 +132,27 @@ def _find_stop(error: BaseException) -> BaseException | None:
     return None
 
 
+def _describe_number(error: Any) -> str | None:
+    """Return the line on an option that takes a number and was given none, or one out of range."""
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
+    if not found or not found[0]["msg"].startswith("Input should be "):
+        return None
+    expected = found[0]["msg"].removeprefix("Input should be ").partition(",")[0]
+    kinds = {"a valid integer": "a whole number", "a valid number": "a number"}
+    return (
+        f"{max(error.param.opts, key=len)} is {short_repr(found[0]['input'])}; "
+        f"expected {kinds.get(expected, f'a number {expected}')}"
+    )
+
+
 def _run(app: Callable[..., Any], heard: Sequence[int]) -> int:
     try:
         code = _call(app, heard)
     except UserError as error:
         return _say(str(error))
     except typer.TyperException as error:
-        message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        message = _describe_number(error) or " ".join(error.format_message().split())
+        message = message.replace("Value error, ", "")
         context = getattr(error, "ctx", None)
         path = (
             context.command_path.removeprefix(context.find_root().command_path) if context else ""

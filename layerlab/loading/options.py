@@ -13,6 +13,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 KINDS = {"auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla", "maia", "meta", "privateuseone"}
 BUSY = ("busy", "unavailable")  # CUDA, of a GPU that another process has for itself
 LEAST = {"samples": 1, "context": 2}
+USUAL = {"samples": 4, "context": 512}
 # As many samples as a measure of all tokens together needs.
 AUTO = "auto"
 
@@ -81,7 +82,10 @@ def check_lengths(**given: Any) -> None:
         if name == "samples" and value == AUTO:
             continue
         if value is not None and (not isinstance(value, int) or value < least):
-            raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
+            raise UserError(
+                f"{name} is {value!r}; expected a whole number, at least {least}: "
+                f"type {name}={USUAL[name]}"
+            )
 
 
 def parse_samples(text: str) -> int | str:

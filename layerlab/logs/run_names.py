@@ -40,7 +40,10 @@ def compile_groups(given: str, groups: tuple[str, ...], option: str) -> re.Patte
     try:
         found = re.compile(given)
     except re.error as error:
-        raise UserError(f"{option} {short_repr(given)} is no regular expression: {error}") from None
+        raise UserError(
+            f"{option} {short_repr(given)} is no regular expression: {error}; type a backslash "
+            "before a bracket that stands for itself"
+        ) from None
     lacking = [name for name in groups if name not in found.groupindex]
     if lacking:
         shown = " ".join(f"(?P<{name}>...)" for name in groups)

@@ -89,11 +89,17 @@ def parameter_gradients(model: nn.Module, *, wanted: bool) -> Iterator[None]:
     before = {path: one.requires_grad for path, one in every if one.is_floating_point()}
     try:
         for path in before:
-            model.get_parameter(path).requires_grad_(wanted)
+            _ask_gradient(model.get_parameter(path), wanted)
         yield
     finally:
         for path, asked in before.items():
-            model.get_parameter(path).requires_grad_(asked)
+            _ask_gradient(model.get_parameter(path), asked)
+
+
+def _ask_gradient(parameter: nn.Parameter, asked: bool) -> None:
+    # Of a parameter that was made in the inference mode it can be set only there.
+    with torch.inference_mode(parameter.is_inference()):
+        parameter.requires_grad_(asked)
 
 
 @contextmanager

@@ -53,6 +53,17 @@ def find_os_error(error: Exception) -> OSError | None:
     return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None
 
 
+def check_out(folder: Path) -> None:
+    """Refuse a folder for results in whose place, or above it, a file stands.
+
+    Raises:
+        UserError: there is one.
+    """
+    for part in (folder, *folder.parents):
+        if os.path.isfile(part):  # noqa: PTH113 (of any name)
+            raise UserError(f"{part} is a file; give --out a folder for the results")
+
+
 @contextmanager
 def explain_write(path: Path) -> Iterator[None]:
     """Turn an error of the file system into one line that says what to do."""

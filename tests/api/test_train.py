@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from layerlab import UserError, compare, estimate_runs, train
+from layerlab import UserError, adapt, compare, estimate_runs, train
 from layerlab.api.train import TrainingResult, compare_task, judge_task, prepare, train_task
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
@@ -49,6 +49,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingResult]:
 def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended):
     assert ended.folder.parent.name == "runs" and ended.page.is_file()
     assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
+    assert ended.to_dict() == json.loads((ended.folder / "result.json").read_text("utf-8"))
     assert ended.frame()["update"].tolist() == [1, 2]
     assert ended.frame("evaluation")["nats"].iloc[-1] == ended.result["nats"]
     said = ended.summary().splitlines()
@@ -258,3 +259,12 @@ def test_a_plan_says_what_is_read_in_place_of_a_text(ended, tmp_path, monkeypatc
     assert told.exit_code == 0 and told.output.count("brown is not here") == 1
     told = CliRunner().invoke(app, [*words, "--set", "data.vocab_size=300", "--json"])
     assert "brown is not here" in json.loads(told.stdout)["notes"][0]
+
+
+def test_a_file_in_place_of_the_folder_is_told_before_a_text_is_read(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    said = "file is a file; give --out a folder for the results"
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        refuses(said, train, "smoke", out=out, progress=False)
+        refuses(said, compare, "smoke", arms=["llama", "gpt2"], out=out, progress=False)
+        refuses(said, adapt, "yunshan-mini", out=out, progress=False)

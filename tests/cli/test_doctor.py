@@ -53,3 +53,12 @@ def test_what_an_extra_lacks_is_named(monkeypatch):
     found = layerlab.diagnose()
     assert found.extras["sft"] == ["peft"]
     assert "lacks peft" in str(layerlab.diagnose())
+
+
+def test_lines_are_as_wide_as_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    app.doctor()
+    app.compare()
+    lines = capsys.readouterr().out.splitlines()
+    # What is one word, as a path, is never cut.
+    assert not [one for one in lines if len(one) > 40 and " " in one[17:].strip()]

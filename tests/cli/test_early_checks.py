@@ -37,7 +37,7 @@ MISTAKES = [
     ("inspect --text .", "--text .: is a directory; expected a text file, or -"),
     ("inspect --text /dev/null", "'/dev/null' is a device; expected a file"),
     ("adapt clean ~no.body/x.txt --out c", "there is no text '~no.body/x.txt'"),
-    ("inspect --context 1", "context is 1; expected a whole number, at least 2"),
+    ("inspect --context 1", "expected a whole number, at least 2: type --context 512"),
     ("inspect --formats fp99", "no number format is called 'fp99'"),
     ("inspect --weights --context 8", "--weights reads no text and runs no model, so that --cont"),
     ("variants nosuch", "no variant is called 'nosuch'"),
@@ -139,6 +139,24 @@ MISTAKES = [
     ("study rounding-depth --threads 0", "threads is 0; expected a whole number at least 1"),
     ("study rounding-depth --out broken.py", "cannot write a study to broken.py: it is a file"),
     ("runs nodir", "no folder at 'nodir'"),
+    (
+        "compare llama gpt2",
+        "'gpt2' is one word too many; expected RECIPE and options alone: type layerlab compare "
+        "smoke --arms llama,gpt2\n",
+    ),
+    ("compare smoke --arms llama gpt2", ": type layerlab compare smoke --arms llama,gpt2\n"),
+    (
+        "compare smoke a.toml",
+        "'a.toml' is one word too many; expected RECIPE and options alone; type layerlab compare -",
+    ),
+    ("doctor gpt2", "'gpt2' is one word too many; expected options alone; type layerlab doctor -"),
+    ("gap --a", "Option '--a' requires an argument; type layerlab gap --help"),
+    ("inspect --context=nan", "--context is 'nan'; expected a whole number; type layerlab inspect"),
+    ("precision --budget x", "--budget is 'x'; expected a number; type layerlab precision --help"),
+    (
+        "retrofit llama --out new --seed -1",
+        "--seed is '-1'; expected a number greater than or equal to 0; type layerlab retrofit -",
+    ),
 ]
 BROKEN = "def ("
 PROGRAM = """

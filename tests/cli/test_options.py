@@ -4,7 +4,10 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+from typer.main import get_command
+
 import layerlab.cli
+from layerlab.cli.app import app
 
 CALLS = {"typer.Option", "typer.Argument"}
 
@@ -21,3 +24,17 @@ def test_no_help_text_is_written_twice():
     )
     assert len(texts) > 100
     assert [text for text, count in texts.items() if count > 1] == []
+
+
+def test_what_may_be_left_out_stands_in_one_pair_of_brackets(capsys):
+    command = get_command(app)
+    for words in (
+        ["compare"],
+        ["inspect"],
+        ["evaluate"],
+        ["bench", "latency"],
+        ["ledger", "judge"],
+    ):
+        command([*words, "--help"], standalone_mode=False)
+        usage = capsys.readouterr().out.splitlines()[0]
+        assert "[[" not in usage and "......" not in usage and "...}" not in usage, usage

@@ -119,7 +119,7 @@ def test_options_are_read_as_numbers_where_they_look_like_one():
 @pytest.mark.parametrize("width", [60, 80])
 def test_verdicts_are_wrapped_below_their_words_and_a_path_stays_whole(width, tmp_path):
     record = study("rounding-input", out=tmp_path / ("x" * 90), **QUICK)
-    whole, wrapped = (one.renderables for one in (record.summary(), record.summary(width)))
+    whole, wrapped = (one.renderables for one in (record.table(), record.table(width)))
     assert [one.plain.split() for one in whole] == [one.plain.split() for one in wrapped]
     *told, page = (one.plain.split("\n") for one in wrapped)
     assert max(len(line) for lines in told for line in lines) <= width

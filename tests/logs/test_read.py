@@ -349,7 +349,13 @@ def test_no_log_is_one_line():
 
 def test_an_expression_that_is_none_is_told_though_columns_name_the_runs(tmp_path):
     path = write_csv(tmp_path / "x.csv", [{"arm": "a", "seed": 1, **row} for row in ROWS])
-    assert "--name '(' is no regular expression" in refusal(read, path, name="(")
+    told = refusal(read, path, name="(")
+    assert "--name '(' is no regular expression" in told and "type a backslash before" in told
+
+
+def test_a_state_that_is_cut_off_is_told_with_what_to_do(tmp_path):
+    state = put(tmp_path / "trainer_state.json", "")
+    assert refusal(read, state).endswith("; copy the file anew, or leave it out")
 
 
 def test_a_log_beside_runs_of_another_kind_is_not_passed_over(tmp_path):

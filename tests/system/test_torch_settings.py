@@ -123,3 +123,13 @@ def test_a_default_device_is_put_away(place, tiny):
     with place():
         assert stream() == expected
         assert torch.ones(1).device.type == "meta"
+
+
+def test_a_model_that_was_made_in_the_inference_mode_is_read_and_rebuilt():
+    with torch.inference_mode():
+        model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
+    ids = torch.arange(8)[None]
+    found = layerlab.inspect(model, measures=["stream"], input_ids=ids, progress=False)
+    assert len(found.frame("stream")) == 2
+    assert all(one.requires_grad for one in model.parameters())
+    assert layerlab.retrofit(model, "as-32").config.variant == "as-32"

@@ -1,6 +1,7 @@
 """The result of an adaptation: its tables, its model, its summary."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ class AdaptationResult:
     content: Mapping[str, Any] = field(repr=False)
     page: Path
     models: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `result.json`."""
+        return deepcopy(dict(self.content))
 
     def model(self, arm: str | None = None) -> Any:
         """Return the last model of an arm, as transformers loads it.

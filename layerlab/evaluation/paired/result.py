@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -35,6 +36,10 @@ class PairedEvaluations:
     def rows(self) -> list[dict[str, Any]]:
         """The tests: of all questions, of the mean of tasks, and of each task."""
         return list(self.content["rows"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `paired.json`."""
+        return deepcopy(dict(self.content))
 
     def frame(self, part: PairedPart = "rows") -> "pd.DataFrame":
         """Return the tests, or the questions that flipped, as a data frame.

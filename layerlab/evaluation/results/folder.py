@@ -9,6 +9,7 @@ from layerlab.evaluation.harness.cache import LEAVES, SAMPLES
 from layerlab.records.parse import read_json, unseal
 from layerlab.system.files import check_links
 from layerlab.system.own_page import is_own_page, mark_of
+from layerlab.system.write_errors import check_out
 
 RESULTS, TABLES, PAGE = "results.json", "tables", "report.html"
 KINDS = (
@@ -32,9 +33,8 @@ def check_folders(data: Path | None, out: Path | None) -> None:
         raise UserError(
             f"there is no folder {str(data)!r}; give --data the one that benchmarks lie in"
         )
-    if out is not None and out.is_file():
-        raise UserError(f"{out} is a file; give --out a folder for the results")
     if out is not None:
+        check_out(out)
         check_links(out)
 
 

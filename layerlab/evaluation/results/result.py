@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -159,9 +160,9 @@ class EvaluationResult:
             console.print(self.table(width, subjects=subjects))
         return caught.get()
 
-    def to_json(self) -> str:
-        """Return the whole result as JSON."""
-        return json.dumps(self.content, ensure_ascii=False, indent=1)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `results.json`."""
+        return deepcopy(dict(self.content))
 
     def save(self, folder: Path) -> "EvaluationResult":
         """Write results.json and tables/*.csv, in place of those of an earlier evaluation.

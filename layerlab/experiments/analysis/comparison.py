@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,6 +39,10 @@ class Comparison:
     def failed(self) -> list[str]:
         """Runs that failed, each with its reason; they can be resumed."""
         return list(self.content.get("failed", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `comparison.json`."""
+        return deepcopy(dict(self.content))
 
     def row(self, arm: str) -> dict[str, Any]:
         """Return the row of an arm.

@@ -273,6 +273,7 @@ def load_saved(folder: Path) -> PreTrainedModel:
         return weights(str(folder), configuration(folder), None, "auto", room=True)
 
 
+@torch.no_grad()  # a weight that was made in the inference mode takes part in nothing else
 def check_finite(model: PreTrainedModel) -> None:
     """Refuse to change a model whose weights are not all numbers; one of them spoils every output.
 

@@ -39,7 +39,10 @@ def _read_history(path: Path) -> list[dict[str, Any]]:
     try:
         found = read_json(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError(
+            f"{path} cannot be read: {' '.join(str(error).split())}; copy the file anew, or leave "
+            "it out"
+        ) from None
     history = found.get(HISTORY) if isinstance(found, dict) else None
     if not isinstance(history, list) or not all(isinstance(one, dict) for one in history):
         raise UserError(

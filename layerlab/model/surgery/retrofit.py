@@ -271,10 +271,13 @@ def _check_tied(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
 
 
 def _apart(state: Mapping[str, Tensor], foreign: set[int]) -> dict[str, Tensor]:
-    """Return the same weights, each in its own memory: none foreign, and no two in one place."""
+    """Return the same weights, each in its own memory: none foreign, and no two in one place.
+
+    One that was made in the inference mode is copied as well: it could never be trained.
+    """
     seen, found = set(foreign), {}
     for key, tensor in state.items():
         address = tensor.untyped_storage().data_ptr()
-        found[key] = tensor.clone() if address in seen else tensor
+        found[key] = tensor.clone() if address in seen or tensor.is_inference() else tensor
         seen.add(address)
     return found

@@ -1,11 +1,10 @@
 """Advice on precision, its evidence, and its page of text."""
 
 import html
-import json
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerlab.numerics.emulation.policies.apply import REAL
 from layerlab.numerics.emulation.policies.policy import Policy
@@ -159,8 +158,8 @@ class Advice:
             {"alone": float, "left": float, "chosen": bool}
         )
 
-    def to_json(self) -> str:
-        """Return the advice as JSON, with null for infinite numbers."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the advice as strict JSON values, with None for infinite numbers."""
         found = asdict(self)
         shares = {"work": self.cost.work, "share": self.cost.share, "growth": self.cost.growth}
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
@@ -169,7 +168,7 @@ class Advice:
                 choice[name] = choice[name] if isfinite(choice[name] or 0.0) else None
         for name in ("deviation", "autocast"):
             found[name] = found[name] if isfinite(found[name] or 0.0) else None
-        return json.dumps(found, indent=2)
+        return found
 
     def summary(self, path: Path | None = None) -> str:
         """Return a page of text: the trials, the outcome, and the advice of the source.

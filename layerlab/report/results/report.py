@@ -185,7 +185,7 @@ class Report:
             )
         return files.write_file(page, self._page(lang))
 
-    def summary(self) -> Group:
+    def table(self) -> Group:
         """Return lines for a terminal: the models, what was found, and where the files are."""
         with explain_damage(self._file):
             asked = saliency_summary.saliency_answers(

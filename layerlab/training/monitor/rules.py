@@ -4,7 +4,7 @@ A rule compares with a fixed limit where there is a reason for one, and else wit
 recent past. It speaks once, and again only after it was silent.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, isfinite, log
 from statistics import median
@@ -58,7 +58,8 @@ class RuleViolation:
         return "/".join(map(str, (self.rule, *self.location)))
 
     def alarm(self, update: int, others: int) -> Alert:
-        more = f" (and {others} more places)" if others else ""
+        several = f" (and {others} more places)" if others else ""
+        more = " (and 1 more place)" if others == 1 else several
         return Alert(
             update=update,
             layer=self.location[0],
@@ -245,7 +246,7 @@ class Rules:
                     value=score,
                     limit=limit,
                     fault=f"the largest score of {_place_name(layer, head)} grew from "
-                    f"{min(past):.4g} to {score:.4g} within {len(past)} readings",
+                    f"{min(past):.4g} to {score:.4g} within {_readings(past)}",
                     advice=BOUND,
                     badness=score,
                 )
@@ -264,7 +265,7 @@ class Rules:
                     value=value,
                     limit=limit,
                     fault=f"the norm of {what} {_place_name(layer, head)} rose to {value:.3g}, "
-                    f"from {median(past):.3g} in the last {len(past)} readings",
+                    f"from {median(past):.3g} in the last {_readings(past)}",
                     advice=CALM,
                     badness=value / limit,
                 )
@@ -327,6 +328,10 @@ class Rules:
     def _remember(past: list[float], value: float, length: int) -> None:
         past.append(value)
         del past[:-length]
+
+
+def _readings(past: Sequence[float]) -> str:
+    return "one reading" if len(past) == 1 else f"{len(past)} readings"
 
 
 def _infinite(measure: str, values: Places) -> Iterator[RuleViolation]:

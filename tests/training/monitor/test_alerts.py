@@ -181,7 +181,7 @@ def test_the_worst_of_several_scores_is_told_with_their_number():
     ]
     (alarm,) = told(rules, rows)
     assert (alarm.layer, alarm.head, alarm.value, alarm.limit) == (1, 2, 300, 100)
-    assert "layer 1, head 2 is 300, above 100 (and 1 more places)" in alarm.text
+    assert "layer 1, head 2 is 300, above 100 (and 1 more place)" in alarm.text
     assert told(rules, rows) == []
     (other,) = told(rules, [*rows, (1, 4, "score", 101.0)])
     assert other.head == 4
@@ -197,6 +197,7 @@ def test_a_score_that_doubles_is_told_when_it_matters():
     *before, last = rising([16, 17, 25, 33])
     assert not any(before)
     assert "grew from 16 to 33 within 3 readings" in last[0].text
+    assert "grew from 16 to 33 within one reading:" in rising([16, 33])[-1][0].text
 
 
 def test_jumps_count_while_the_loss_does_not_fall():
@@ -239,7 +240,7 @@ def test_tokens_that_become_alike_are_told():
 @pytest.mark.parametrize("measure", ["score", "stream_norm", "gradient", "querykey_norm"])
 def test_what_is_no_number_is_told(measure):
     (alarm,) = told(Rules(), [(1, 0, measure, nan), (2, 0, measure, inf)])
-    assert "is not finite in layer 1, head 0 (and 1 more places)" in alarm.text
+    assert "is not finite in layer 1, head 0 (and 1 more place)" in alarm.text
 
 
 def test_limits_can_be_set():
