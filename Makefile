@@ -68,7 +68,7 @@ triton: .venv/triton
 # torchtitan would bring other versions of what is tested here, and imports triton.
 torchtitan: .venv/triton
 	@test -d .venv/torchtitan || $(PIP) --no-deps --target .venv/torchtitan torchtitan==0.3.0 \
-	  spmd_types torch_checkpointing torchdata tyro docstring_parser typeguard
+	  spmd_types==0.2.3 torch_checkpointing torchdata tyro docstring_parser typeguard
 	PYTHONPATH=$(CURDIR)/.venv/torchtitan:$(CURDIR)/.venv/triton $(BIN) -m pytest -ra -m full \
 	  $(ARGS) tests/model/ecosystem/test_torchtitan.py
 

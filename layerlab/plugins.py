@@ -136,7 +136,8 @@ def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
         with suppress(OSError, ValueError, AttributeError):
             saved = read_json(config).get("files")
-            yield str(config.parent), saved if isinstance(saved, dict) else {}
+            named = saved if isinstance(saved, dict) else {}
+            yield str(config.parent), {name: str(digest) for name, digest in named.items()}
 
 
 def load_named(paths: Iterable[str]) -> None:

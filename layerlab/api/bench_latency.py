@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,18 +110,18 @@ def _check(models: Sequence[str], accounting: str | None, **sizes: Any) -> None:
 def _check_candidates(names: Iterable[str]) -> None:
     """Refuse what is neither a model, nor a variant or a preset, alone or with sizes."""
     from layerlab.blocks.shape import Shape
-    from layerlab.known_names import VARIANTS
+    from layerlab.known_names import PLUGINS, VARIANTS
     from layerlab.loading.folders import check_found
     from layerlab.model.preset import check_named, check_sizes, presets
-    from layerlab.model.typed_options import check_options, parse_options
+    from layerlab.model.typed_options import check_options, parse_settings
 
     for given in names:
-        name, colon, sized = given.partition(":")
-        if colon:
-            options = parse_options(filter(None, sized.split(",")))
+        name, colon, settings = given.partition(":")
+        if colon and not Path(given).is_dir():
+            options = parse_settings(name, settings)
             sizes = {one.name: options.get(one.name) for one in fields(Shape)}
             check_named([name])
             check_options(options)
             check_sizes([name], None, sizes)
-        elif name not in {*VARIANTS, *presets()}:
-            check_found([given])
+        elif name not in {*VARIANTS, *presets()} and not entry_points(group=PLUGINS):
+            check_found([given])  # with a plug-in it may be a variant: only importing it tells

@@ -120,10 +120,13 @@ def variants(
 ) -> None:
     """Show what can be built: equation, source, options, costs."""
     if new is not None:
+        import shlex
+
         from layerlab.variants.template import name_variant, write_template
 
         write_template(new)
-        say(f"wrote {new}; type: layerlab variants {name_variant(new)} --load {new}")
+        load_it = f"--load {shlex.quote(str(new))}"
+        say(f"wrote {new}; type: layerlab variants {name_variant(new)} {load_it}")
         return
     from layerlab.model.preset import check_named, check_sizes
     from layerlab.model.typed_options import check_match, check_options, parse_options

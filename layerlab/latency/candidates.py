@@ -16,7 +16,7 @@ from layerlab.model.build import assemble
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design
 from layerlab.model.preset import presets
-from layerlab.model.typed_options import parse_options
+from layerlab.model.typed_options import parse_settings
 from layerlab.observe.architecture.structure import context_length
 from layerlab.validation import short_repr
 from layerlab.variants.registry import variants
@@ -59,7 +59,7 @@ def build_candidate(given: str) -> Candidate:
     saved = Path(given).is_dir() or given in builtin.NAMES
     if not known or (saved and not colon):
         return Candidate(name=given)
-    options = parse_options(filter(None, settings.split(",")))
+    options = parse_settings(name, settings)
     sizes = {size: options.pop(size) for size in SIZES if size in options}
     return Candidate(name=given, design=design(name, sizes=sizes, options=options))
 

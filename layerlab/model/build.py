@@ -1,8 +1,10 @@
 """`build`: a variant by name, at a size, as a model."""
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
+from torch import nn
 
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
@@ -13,6 +15,9 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.parametrization import Base
 from layerlab.system.locks import MODELS
 from layerlab.variants.registry import find_needed
+
+# The most shapes of batches, halved ones included, that a layer is compiled for.
+SHAPES = 64
 
 
 def build(
@@ -136,3 +141,19 @@ def _place(device: str | None) -> torch.device:
             'type device="cpu"'
         ) from error
     return torch_device
+
+
+def compile_layers(layers: Collection[nn.Module], **settings: Any) -> None:
+    """Compile layers one by one: as one graph each, in every shape of a batch.
+
+    Args:
+        settings: further ones of torch.compile.
+    """
+    # Some variants make a graph for each layer, and all models of a process count as one.
+    dynamo, graphs = torch._dynamo.config, SHAPES * len(layers)
+    dynamo.recompile_limit += graphs
+    dynamo.accumulated_recompile_limit += graphs
+    # Else it would train uncompiled beyond its limits, without a word.
+    dynamo.fail_on_recompile_limit_hit = True
+    for layer in layers:
+        layer.compile(dynamic=False, **settings)

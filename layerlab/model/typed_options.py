@@ -44,8 +44,25 @@ def check_match(names: Sequence[str], by: Any, against: Any) -> None:
         )
 
 
-def parse_options(entries: Iterable[str]) -> dict[str, Any]:
+def parse_settings(name: str, settings: str) -> dict[str, Any]:
+    """Parse the sizes and options behind the name of a variant, with commas between them.
+
+    Raises:
+        UserError: as `parse_options`.
+
+    Example:
+        >>> parse_settings("pangu-pi", "ffn.activations=silu,gelu-tanh,width=64")
+        {'ffn.activations': ('silu', 'gelu-tanh'), 'width': 64}
+    """
+    entries = re.split(r",(?=[^,=]*=)|,$", settings)  # a value may be a list
+    return parse_options(filter(None, entries), typed=f"{name}:")
+
+
+def parse_options(entries: Iterable[str], typed: str = "--option ") -> dict[str, Any]:
     """Parse options of a command line: name=value, with a value as in Python or a bare text.
+
+    Args:
+        typed: stands before an option where it is typed.
 
     Raises:
         UserError: an entry without a name or without a value.
@@ -60,10 +77,10 @@ def parse_options(entries: Iterable[str]) -> dict[str, Any]:
         if not (name.strip() and equals and value.strip()):
             raise UserError(
                 f"cannot read the option {short_repr(entry)}; expected a name and a value: "
-                "type --option shortcut.bias=true"
+                f"type {typed}shortcut.bias=true"
             )
         if (name := name.strip()) in found:
-            raise UserError(f"--option {short_repr(name)} is given twice; type it once")
+            raise UserError(f"{typed}{short_repr(name)} is given twice; type it once")
         found[name] = _value(value.strip())
     return found
 

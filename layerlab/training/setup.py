@@ -7,14 +7,11 @@ import torch
 from layerlab import plugins
 from layerlab.corpus.corpus import Corpus, prepare
 from layerlab.errors import UserError
-from layerlab.model.build import assemble
+from layerlab.model.build import assemble, compile_layers
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.system.hardware import keep_compiled_code
 from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.variants.registry import code_beside
-
-# The most shapes of batches, halved ones included, that a layer is compiled for.
-SHAPES = 64
 
 
 def load_corpus(run: RunSpec) -> Corpus:
@@ -44,14 +41,7 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
         keep_compiled_code()
     set_attention(model, train.attn_implementation)
     if train.torch_compile:
-        # Some variants make a graph for each layer, and all models of a process count as one.
-        dynamo, graphs = torch._dynamo.config, SHAPES * found.shape.layers
-        dynamo.recompile_limit += graphs
-        dynamo.accumulated_recompile_limit += graphs
-        # Else it would train uncompiled beyond its limits, without a word.
-        dynamo.fail_on_recompile_limit_hit = True
-        for layer in model.model.layers:
-            layer.compile(dynamic=False)
+        compile_layers(model.model.layers)
     return model.train()
 
 

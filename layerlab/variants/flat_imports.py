@@ -31,8 +31,12 @@ class Sibling:
 
 
 def file_stem(module: str) -> str:
-    """Return the name that the file of a module has among its siblings."""
-    return NAMES.get(module) or re.sub(r"\W", "_", module)
+    """Return the name that the file of a module has among its siblings.
+
+    That of a plug-in differs from the name of the file as it was, which lies there too.
+    """
+    own = module.startswith(("layerlab.", "layerlab_loaded_"))
+    return NAMES.get(module) or re.sub(r"\W", "_", module if own else f"layerlab_plugin.{module}")
 
 
 def sibling(source: str, module: str, *, home: str) -> Sibling:

@@ -168,13 +168,18 @@ def part(slot: Slot, name: str) -> type[Part]:
     Raises:
         UserError: there is none.
     """
-    known = {one.name: one for found in _all() for one in found.parts if one.slot == slot}
+    known = parts(slot)
     if name not in known:
         raise UserError(
             f"no {slot} part is called {name!r}; {_near(name, known)}known: {', '.join(known)}; "
             "one from a file of your own: type --load FILE.py"
         )
     return known[name]
+
+
+def parts(slot: Slot) -> dict[str, type[Part]]:
+    """Return every part class of a slot by its name, in the order of the files."""
+    return {one.name: one for found in _all() for one in found.parts if one.slot == slot}
 
 
 def variants() -> dict[str, Variant]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import tempfile
 from importlib.resources import files
 from os import PathLike
@@ -9,7 +10,7 @@ from pathlib import Path
 from string import Template
 
 from layerlab.errors import UserError
-from layerlab.variants.registry import variants
+from layerlab.variants.registry import parts, variants
 
 
 def name_variant(file: Path) -> str:
@@ -37,14 +38,16 @@ def write_template(path: str | PathLike[str]) -> Path:
     file = Path(path)
     name = name_variant(file)
     words = name.split("-")
-    if name in variants():
-        raise UserError(f"a variant called {name!r} is there already; give the file another name")
+    for kind, known in (("a variant", variants()), ("an ffn part", parts("ffn"))):
+        if name in known:
+            raise UserError(f"{kind} called {name!r} is there already; give the file another name")
     text = (files("layerlab.variants") / "template.txt").read_text("utf-8")
     filled = Template(text).substitute(
         name=name,
-        file=file.name,
+        file=shlex.quote(file.name),
         title=" ".join(words).capitalize(),
-        kind="".join(word.capitalize() for word in words),
+        # A word alone may be one of Python's, or the name of what the file imports.
+        kind="".join(word.capitalize() for word in [*words, "feed", "forward"]),
     )
     _place(file, filled)
     return file

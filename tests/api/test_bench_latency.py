@@ -1,10 +1,12 @@
 """Timing and stages of adaptation as functions: what Python alone can give them."""
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from layerlab import UserError, bench_latency, change_vocabulary
+from layerlab.api.bench_latency import _check_candidates
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,33 @@ from layerlab import UserError, bench_latency, change_vocabulary
 def test_what_no_size_and_no_model_is_is_one_line(given, said):
     with pytest.raises(UserError, match=said):
         bench_latency(**{"models": "llama", "progress": False, **given})
+
+
+@pytest.mark.parametrize("given", [{"models": "no-such-idea"}, {"models": "no-such-idea:width=8"}])
+def test_a_name_that_a_plugin_may_declare_is_looked_up_with_it(given, monkeypatch):
+    entry = EntryPoint("none", "a_module_that_is_nowhere", "layerlab.variants")
+    for module in ("layerlab.api.bench_latency", "layerlab.model.preset"):
+        monkeypatch.setattr(f"{module}.entry_points", lambda group: [entry])
+    _check_candidates([given["models"]])
+
+
+def test_a_folder_with_a_colon_is_a_model(tmp_path):
+    folder = tmp_path / "run 12:30"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        bench_latency(folder, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("width", "cannot read the option 'width'; expected a name and a value: type llama:"),
+        ("heads=2,heads=4", "llama:'heads' is given twice"),
+    ],
+)
+def test_what_is_wrong_behind_a_name_is_answered_with_that_name(given, said):
+    with pytest.raises(UserError, match=said):
+        bench_latency(f"llama:{given}", progress=False)
 
 
 def test_a_size_of_a_vocabulary_may_be_a_number(tmp_path):

@@ -103,11 +103,11 @@ def test_depth_is_matched_as_the_source_did_it(tmp_path):
 
 
 def test_a_new_file_is_written_and_can_be_loaded(tmp_path):
-    done = layerlab("variants", "--new", "my_idea.py", cwd=tmp_path)
-    assert done.returncode == 0 and "layerlab variants my-idea --load my_idea.py" in done.stdout
-    done = layerlab("variants", "my-idea", "--load", "my_idea.py", "--match", "ffn", cwd=tmp_path)
+    done = layerlab("variants", "--new", "my idea.py", cwd=tmp_path)
+    assert done.returncode == 0 and "layerlab variants my-idea --load 'my idea.py'" in done.stdout
+    done = layerlab("variants", "my-idea", "--load", "my idea.py", "--match", "ffn", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "my_idea.py" in done.stdout.replace("\n", "")  # a long path is folded
+    assert "myidea.py" in "".join(done.stdout.split())  # a long path is folded
     assert "matched by ffn to llama: inner=" in done.stdout
 
 

@@ -172,6 +172,9 @@ def test_names_are_variants_with_sizes_or_models(tmp_path, tiny):
     found = build_candidate("pangu-pi:width=64,heads=2,shortcut.r=16,head=tied").design
     assert found is not None and found.shape.width == 64
     assert found.spec.stack.head == "tied"
+    series = build_candidate("pangu-pi:ffn.activations=silu,gelu-tanh,ffn.n=2,width=64").design
+    assert series is not None and series.shape.width == 64
+    assert series.spec.block.ffn.given()["activations"] == ("silu", "gelu-tanh")
     preset = build_candidate("pangu-pi-7b").design
     assert preset is not None and preset.shape.layers == 29
     assert build_candidate("some/model").design is None

@@ -116,7 +116,7 @@ def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path
     assert "my-idea" not in registry.variants()
     layerlab.load(folder / "my_idea.py")
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert type(model.model.layers[0].ffn).__name__ == "MyIdea"
+    assert type(model.model.layers[0].ffn).__name__ == "MyIdeaFeedForward"
 
 
 @pytest.mark.full

@@ -11,7 +11,9 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import logging
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from layerlab.blocks.spec import Spec
@@ -121,10 +123,30 @@ def code_files(config: Any) -> dict[str, bytes]:
         made = sibling(source, name, home=str(origin.path) if origin else name)
         texts[name] = made.text
         wanted += made.needs
+    for origin in outside.values():
+        _warn_beside(
+            origin.name, *sorted({_top(one) for one in origin.helpers} - {_top(origin.module)})
+        )
     files = {name: _file(name, text) for name, text in texts.items()}
     files[inventory] = _file(inventory, _inventory(homes))
     code = {f"{file_stem(name)}.py": content for name, content in files.items()}
     return originals | _seal(code)
+
+
+@cache
+def _warn_beside(file: str, *modules: str) -> None:
+    """Warn, once, of what a file imports that is neither installed nor carried."""
+    if modules:
+        logging.getLogger("layerlab").warning(
+            "%s imports %s, which a saved model does not carry: move what it uses into that file, "
+            "or take it along",
+            file,
+            ", ".join(modules),
+        )
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _file(name: str, text: str) -> bytes:

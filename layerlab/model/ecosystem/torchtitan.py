@@ -5,6 +5,7 @@ with a deviation of 1. What it takes from anywhere is a module, such as this one
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import TORCH_DTYPE_MAP, ParallelismConfig
-from torchtitan.distributed.compile import apply_compile
 from torchtitan.distributed.fsdp import get_fsdp_reshard_after_forward_policy
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.protocols.model import BaseModel
@@ -22,9 +22,12 @@ from torchtitan.protocols.state_dict_adapter import StateDictAdapter
 from torchtitan.trainer import Trainer
 
 from layerlab.errors import UserError
+from layerlab.model.build import compile_layers
 from layerlab.model.config import LabConfig
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.records.parse import read_json
+from layerlab.variants.registry import require
 
 BACKEND = "partial_dtensor"
 ONE = ("tensor", "context", "pipeline", "expert")
@@ -43,16 +46,21 @@ class TitanModel(BaseModel):
             """Take the folder of a run, and refuse settings that the model cannot be trained by.
 
             Raises:
-                UserError: more tokens than its context, muP, or other than data parallelism.
+                UserError: no model of layerlab lies in the folder, or one whose code is not
+                    loaded; more tokens than its context, muP, or other than data parallelism.
             """
             self.folder = config.hf_assets_path
-            _check(LabConfig.from_pretrained(self.folder), config.training, config.parallelism)
+            _check_folder(Path(self.folder))
+            held = LabConfig.from_pretrained(self.folder)
+            require(held.files or {}, self.folder)
+            _check(held, config.training, config.parallelism)
 
         def get_nparams_and_flops(self, model: Any, seq_len: int) -> tuple[int, int]:
             """Return the number of parameters, and the FLOPs of a token's update."""
             config = model.model.config
             counted = account(config.parse_spec(), replace(config.shape(), context=seq_len))
-            return counted.parameters, counted.forward + counted.backward
+            parameters = sum(one.numel() for one in model.parameters())
+            return parameters, counted.forward + counted.backward
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -62,11 +70,6 @@ class TitanModel(BaseModel):
     def layers(self) -> Any:
         """Return the layers, which torchtitan compiles and recomputes one by one."""
         return self.model.model.layers
-
-    @property
-    def lm_head(self) -> Any:
-        """Return the head."""
-        return self.model.lm_head
 
     def get_submodule(self, target: str) -> Any:
         """Return a module by its name, the layers also by that under which torchtitan asks."""
@@ -81,6 +84,9 @@ class TitanModel(BaseModel):
         """Draw all weights as `build` does; each process keeps its part."""
         self.model.initialize_weights()
         self.model.tie_weights()
+        for module in self.modules():  # weights may lie on the CPU between updates; these do not
+            for name, held in module.named_buffers(recurse=False):
+                setattr(module, name, held.to(buffer_device))
 
     def verify_module_protocol(self) -> None:
         """Let modules be that are none of torchtitan's."""
@@ -120,7 +126,7 @@ def shard_layers(
     if ac_config is not None:
         ac_config.build(dump_folder=dump_folder).apply(model)
     if compile_config.enable and "model" in compile_config.components:
-        apply_compile(model, compile_config=compile_config, parallel_dims=parallel_dims)
+        compile_layers(model.layers, backend=compile_config.backend, fullgraph=True)
     copies = ["dp_replicate"] if parallel_dims.dp_replicate_enabled else []
     settings: dict[str, Any] = {
         "mesh": parallel_dims.get_mesh([*copies, "fsdp"]),
@@ -142,6 +148,18 @@ def shard_layers(
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
     return model
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        kind = read_json(folder / "config.json")["model_type"]
+    except (OSError, ValueError, LookupError, TypeError):
+        kind = None
+    if kind != LabConfig.model_type:
+        raise UserError(
+            f"--hf_assets_path is {str(folder)!r}, where no model of layerlab lies; type "
+            "--hf_assets_path FOLDER, of what save_pretrained wrote, with a tokenizer beside it"
+        )
 
 
 def _check(config: LabConfig, training: Any, parallelism: Any) -> None:

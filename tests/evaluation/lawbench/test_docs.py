@@ -94,6 +94,7 @@ def test_layerlab_and_plain_lm_eval_agree_on_corrections(home):
         model.__dict__.update(
             max_length=4096, unfit=set(), unsound=set(), overlong=set(), fits=lambda *asked: True
         )
+        model.__dict__.update(near=None, rows=1)
     ours = run_task(model, task)  # type: ignore[arg-type]
     _, plain = run(output, name)
     theirs = plain["results"][name]

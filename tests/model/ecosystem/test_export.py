@@ -2,7 +2,9 @@
 
 import functools
 import json
+import logging
 import re
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from layerlab import UserError
 from layerlab.model.ecosystem.export import code_files
 from layerlab.model.modeling import LabForCausalLM, LabModel
+from layerlab.variants import registry
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.registry import variants
 from tests.model.absent import fresh
@@ -192,3 +195,45 @@ def test_a_changed_file_is_refused_before_it_runs(name, tmp_path):
     said = done.stdout.splitlines()
     assert len(said) == 2 and all(one.startswith(f"{name} has SHA-256 ") for one in said)
     assert said[0].endswith("fetch the folder of the model again")
+
+
+PART = """
+from layerlab.blocks.ffn import Gated
+from layerlab.blocks.spec import Choice, Spec, Variant
+from beside_of_plug import NAME
+
+class Plugged(Gated):
+    name = NAME
+
+PARTS = (Plugged,)
+VARIANTS = (
+    Variant(
+        name=NAME, spec=Spec().with_block(ffn=Choice(NAME)), equation="x", source="Own", about="A."
+    ),
+)
+"""
+
+
+def test_a_plugin_of_one_file_is_carried_as_it_was_and_what_is_left_behind_is_said(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "plug_of_one.py").write_text(PART)
+    (tmp_path / "beside_of_plug.py").write_text("NAME = 'plugged'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("plug", "plug_of_one", registry.PLUGINS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    registry._load_plugged.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, logger="layerlab"):
+            small("plugged").save_pretrained(tmp_path / "saved")
+            small("plugged").save_pretrained(tmp_path / "again")
+    finally:
+        registry._load_plugged.cache_clear()
+    assert (tmp_path / "saved" / "plug_of_one.py").read_text() == PART
+    carried = (tmp_path / "saved" / "layerlab_plugin_plug_of_one.py").read_text()
+    assert "from .layerlab_blocks_ffn import Gated" in carried
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "plug_of_one.py imports beside_of_plug, which a saved model does not carry: move what it "
+        "uses into that file, or take it along"
+    )

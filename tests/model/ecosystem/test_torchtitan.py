@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from layerlab.errors import UserError
 from layerlab.model.build import build
+from tests.support.forked import python
 from tests.support.shell import ROOT
 from tests.support.titan_on_cpu import add_text, stand_in
 
@@ -38,6 +39,42 @@ FROM_FILES = [
     "--checkpoint.last_save_model_only",
 ]
 
+# One process, whose layers are recomputed and compiled: more than torch allows graphs of one code.
+COMPILED = """
+import sys
+import torch
+from torch import distributed
+from tests.support.titan_on_cpu import stand_in
+stand_in()
+from torchtitan.config import CompileConfig, TrainingConfig
+from torchtitan.distributed import ParallelDims
+from torchtitan.distributed.activation_checkpoint import SelectiveAC
+from layerlab.model.build import build
+from layerlab.model.ecosystem.torchtitan import TitanModel, pretrain, shard_layers
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+sizes = {"width": 8, "layers": 9, "heads": 1, "vocab": 16, "context": 8}
+build("denseformer", **sizes).save_pretrained(sys.argv[1])
+parallelism = pretrain().parallelism
+with torch.device("meta"):
+    model = TitanModel.Config(folder=sys.argv[1]).build()
+shard_layers(
+    model,
+    parallel_dims=ParallelDims.from_config(parallelism, 1),
+    training=TrainingConfig(mixed_precision_param="float32"),
+    parallelism=parallelism,
+    compile_config=CompileConfig(enable=True, backend="aot_eager"),
+    ac_config=SelectiveAC.Config(),
+    dump_folder="",
+)
+model.to_empty(device="cpu").init_states()
+tokens = torch.arange(8)[None]
+model.train()(tokens).sum().backward()
+plain = build("denseformer", **sizes).train()
+plain(tokens).logits.sum().backward()
+for found, one in zip(model.parameters(), plain.parameters(), strict=True):
+    torch.testing.assert_close(found.grad.full_tensor(), one.grad)
+"""
+
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
@@ -50,7 +87,7 @@ def text(tmp_path_factory):
 def write_model(variant, folder, factor=1.0):
     """Write an untrained model, and a tokenizer of bytes; one weight is multiplied by a factor."""
     sizes = {"width": 32, "layers": 2, "heads": 2, "vocab": 258, "context": CONTEXT}
-    model = build(variant, **sizes, **VARIANTS[variant])
+    model = build(variant, **sizes, **VARIANTS.get(variant, {}))
     with torch.no_grad():
         model.model.embed_tokens.weight *= factor
     model.save_pretrained(folder)
@@ -149,6 +186,60 @@ def test_a_model_goes_through_the_files_of_torchtitan(text, tmp_path):
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], weight, atol=1e-4, rtol=0)
+
+
+def test_each_of_many_layers_that_hand_on_more_than_the_stream_is_compiled(tmp_path):
+    done = python("-c", COMPILED, str(tmp_path / "model"))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_all_parameters_are_counted_whatever_the_length_of_a_row(tmp_path):
+    model = write_model("gpt2", tmp_path)
+    stand_in()
+    from layerlab.model.ecosystem.torchtitan import TitanModel
+
+    config = TitanModel.Config(folder=str(tmp_path))
+    parameters, operations = config.get_nparams_and_flops(config.build(), CONTEXT // 2)
+    assert parameters == model.num_parameters()
+    assert operations < config.get_nparams_and_flops(config.build(), CONTEXT)[1]
+
+
+def test_buffers_lie_where_the_model_computes_though_its_weights_do_not(tmp_path):
+    write_model("canon", tmp_path)
+    stand_in()
+    from layerlab.model.ecosystem.torchtitan import TitanModel
+
+    model = TitanModel.Config(folder=str(tmp_path)).build()
+    model.init_states(buffer_device=torch.device("meta"))
+    assert {held.device.type for held in model.buffers()} == {"meta"}
+    assert {held.device.type for held in model.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"model_type": "llama"}'])
+def test_a_folder_without_a_model_of_layerlab_is_refused(content, tmp_path):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    stand_in()
+    from layerlab.model.ecosystem.torchtitan import pretrain
+
+    wanted = pretrain()
+    wanted.hf_assets_path = str(tmp_path)
+    with pytest.raises(UserError, match="where no model of layerlab lies; type --hf_assets_path"):
+        wanted.model_spec.model.update_from_config(config=wanted)
+
+
+def test_code_that_a_model_was_saved_with_is_asked_for_where_it_lies(tmp_path):
+    write_model("canon", tmp_path)
+    path, code = tmp_path / "config.json", tmp_path / "my_idea.py"
+    code.write_text("PARTS = ()")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "files": {code.name: "0" * 64}}))
+    stand_in()
+    from layerlab.model.ecosystem.torchtitan import pretrain
+
+    wanted = pretrain()
+    wanted.hf_assets_path = str(tmp_path)
+    with pytest.raises(UserError, match=re.escape(f"in Python layerlab.load({str(code)!r})")):
+        wanted.model_spec.model.update_from_config(config=wanted)
 
 
 @pytest.mark.parametrize(
