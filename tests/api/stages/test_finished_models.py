@@ -149,7 +149,7 @@ def test_the_arm_that_is_hardly_trained_is_worse_by_the_suite(trained):
     assert suite["measure"].endswith("forwards.yaml") and suite["n"] == 3
     assert suite["verdict"] == "worse" and suite["high"] < 0
     assert suite["text_error"] > 0 and suite["against_mean"] > 0.75
-    assert own["verdict"] == "identical", "both arms have as many weights"
+    assert own["verdict"] == "no verdict", "both arms have as many weights, and may by chance"
     names = {one["run"] for one in found.content["runs"]}
     assert set(told(folder)) == names and len(told(folder)) == 6, "each once"
     for name, content in files(folder).items():
