@@ -248,6 +248,8 @@ def test_what_cannot_be_judged_is_one_line(tmp_path, change, said):
 
 @pytest.mark.full
 def test_a_folder_without_judge_is_no_recipe(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read the recipe .*: Is a directory; expected a TOML file"):
+    with pytest.raises(
+        UserError, match=r"cannot read the recipe .*: Is a directory; expected a TOML file"
+    ):
         layerlab.compare(saved(tmp_path))
     refuses("no page in 'fr'", layerlab.compare, "smoke", judge=True, lang="fr")

@@ -43,6 +43,8 @@ REASONS = {
     "corpus/tokenize.py Writer.__init__": "called by what fills a corpus",
     "corpus/write_shards.py ShardWriter._write_tokens": "called by what fills a shard",
     "data/documents.py spool_documents": "a temporary folder, or what fills a corpus",
+    "evaluation/harness/cache.py AnswerLog._write": "appends to the answers of a locked evaluation",
+    "evaluation/harness/cache.py ResultCache.save": "answers of its own, kept as a whole by then",
     "evaluation/results/result.py EvaluationResult.save": "tables that an earlier one names",
     "experiments/estimate/startup.py _measure": "starts Python, which writes nothing",
     "experiments/executors/process.py RunProcess.__init__": "appends to the log of a locked run",

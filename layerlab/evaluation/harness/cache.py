@@ -305,9 +305,10 @@ def _read_log(path: Path | None) -> list[dict[str, Any]]:
     if path is None or not path.is_file():
         return []
     found = []
-    for line in path.read_bytes().split(b"\n"):
-        with suppress(ValueError):
-            found.append(unseal(json_of(line)))
+    with path.open("rb") as file:
+        for line in file:
+            with suppress(ValueError):
+                found.append(unseal(json_of(line.strip())))
     return found
 
 

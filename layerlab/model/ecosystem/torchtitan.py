@@ -183,8 +183,8 @@ def _check(config: LabConfig, training: Any, parallelism: Any) -> None:
             )
     if parallelism.spmd_backend != BACKEND:
         raise UserError(
-            f"--parallelism.spmd_backend is {parallelism.spmd_backend}; "
-            f"expected {BACKEND}, as the configuration pretrain has it"
+            f"--parallelism.spmd_backend is {parallelism.spmd_backend}; expected {BACKEND}, as "
+            "in the configuration that --config pretrain names"
         )
 
 

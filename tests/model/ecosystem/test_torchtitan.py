@@ -248,7 +248,7 @@ def test_code_that_a_model_was_saved_with_is_asked_for_where_it_lies(tmp_path):
         ("training", "seq_len", 64, "--training.seq_len is 64, and the model has a context of 32"),
         ("parallelism", "tensor_parallel_degree", 2, "tensor_parallel_degree is 2; a model of"),
         ("parallelism", "pipeline_parallel_degree", 2, "pipeline_parallel_degree is 2; a model of"),
-        ("parallelism", "spmd_backend", "spmd_types", "spmd_backend is spmd_types; expected"),
+        ("parallelism", "spmd_backend", "spmd_types", "--parallelism.spmd_backend is spmd_types"),
     ],
 )
 def test_what_a_model_cannot_be_trained_by_is_refused(section, name, given, told, tmp_path):
