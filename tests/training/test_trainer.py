@@ -253,9 +253,11 @@ def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path):
 
 @pytest.mark.full
 def test_a_tokenizer_that_loses_text_leaves_nats_and_no_bits_per_byte(tmp_path):
-    machine = Tokenizer(models.WordLevel({"w": 0, "the": 1, "of": 2, "</s>": 3}, unk_token="w"))
+    machine = Tokenizer(
+        models.WordLevel({"<unk>": 0, "the": 1, "of": 2, "</s>": 3}, unk_token="<unk>")
+    )
     machine.pre_tokenizer = pre_tokenizers.Whitespace()
-    few = PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="w")
+    few = PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="<unk>")
     few.save_pretrained(tmp_path / "words")
     settings = {"data.tokenizer": str(tmp_path / "words"), "train.max_steps": 2}
     result = train_run(run_of(**settings), tmp_path / "run")
