@@ -1,18 +1,9 @@
-"""What pytest looks into: kernels in Triton only where it is installed, examples where they are."""
+"""What pytest looks into: files that have examples, and tests."""
 
 from collections.abc import Generator
-from importlib.util import find_spec
 
 import pytest
 from _pytest.doctest import DoctestModule
-
-KERNELS = [
-    "layerlab/measures/support/flash_products.py",
-    "layerlab/numerics/formats/triton_*.py",
-    "tests/measures/support/compile_flash.py",
-    "tests/numerics/formats/compile_triton.py",
-]
-collect_ignore_glob = [] if find_spec("triton") else KERNELS
 
 
 @pytest.hookimpl(wrapper=True)
