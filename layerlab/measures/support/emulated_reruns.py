@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import MeasureContext, ModelContext
 from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
-from layerlab.numerics.emulation.attribution import outputs, read_outputs
+from layerlab.numerics.emulation.attribution import clear_masked, outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.format_list import parse_formats
 from layerlab.numerics.prediction.predict import spreads
@@ -72,6 +72,7 @@ class Reruns:
 
 
 def _relative(spread: Tensor, true: Tensor) -> float:
+    spread, true = clear_masked(spread, true)
     return float((spread.norm(dim=-1) / true.norm(dim=-1)).mean())
 
 

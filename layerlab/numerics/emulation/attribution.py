@@ -21,6 +21,8 @@ WEIGHTS = "weights (stored)"
 # Off by more than this from 1, the closure asks which components do not add up.
 CLOSED = 0.2
 PAIRED = 4
+# No logit that a model computes is less: what is was written by a mask.
+MASKED = -1e30
 # What a place's name alone does not tell a reader, by what follows the last dot.
 GLOSSES = {
     "self_attn:cast": "attention weights or output, narrowed",
@@ -167,10 +169,20 @@ def error(seen: Tensor, true: Tensor) -> float:
     """
     # A slice at a time: logits of a large vocabulary in float64 are the largest tensor here.
     missed = total = 0.0
-    for part, reference in zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True):
+    for rows in zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True):
+        part, reference = clear_masked(*rows)
         missed += float((part.double() - reference.double()).square().sum())
         total += float(reference.double().square().sum())
     return missed / total if total > 0 else nan
+
+
+def clear_masked(seen: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both with zeros where the reference is a logit that the model masks.
+
+    Such a constant, the least number of a format or -inf, would outweigh all other logits.
+    """
+    masked = true < MASKED
+    return seen.masked_fill(masked, 0), true.masked_fill(masked, 0)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from layerlab.measures.questions import check_formats
 from layerlab.measures.support.emulated_reruns import Reruns, formats, reruns
 from layerlab.measures.support.rounding_theory import theory
 from layerlab.numerics.emulation.arithmetic import modes
+from layerlab.numerics.emulation.attribution import clear_masked
 from layerlab.numerics.formats.formats import Format, find
 from layerlab.numerics.theory import depth_bounds
 from layerlab.numerics.theory.roundoff_model import mixed
@@ -55,8 +56,8 @@ def error(seen: Hidden, exact: Hidden) -> Errors:
     Source: budzinskiy25, section 4, normwise.
     Unit: none.
     """
-    exact = exact.double()
-    missed, size = (seen.double() - exact).norm(dim=-1), exact.norm(dim=-1)
+    seen, exact = clear_masked(seen.double(), exact.double())
+    missed, size = (seen - exact).norm(dim=-1), exact.norm(dim=-1)
     found = torch.where(missed == 0, 0.0, missed / size)
     return torch.where(missed.isfinite(), found, torch.inf)
 
@@ -68,7 +69,7 @@ def divergence(seen: Hidden, exact: Hidden) -> Errors:
     Unit: nats.
     """
     truth, found = torch.log_softmax(exact.double(), -1), torch.log_softmax(seen.double(), -1)
-    terms = torch.where(truth == -torch.inf, 0.0, truth.exp() * (truth - found))
+    terms = torch.where(truth.exp() == 0, 0.0, truth.exp() * (truth - found))
     return terms.sum(-1).clamp(min=0)
 
 

@@ -12,6 +12,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.low_precision.rounding import divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
+from layerlab.numerics.emulation.attribution import error as squared_error
 from layerlab.plugins import resolve, with_formats
 from layerlab.records.layer_names import EMBEDDING
 from tests.support.refused import refuses
@@ -128,6 +129,22 @@ def test_a_divergence_is_that_of_the_definition():
     # What the reference rules out costs nothing.
     true[:, 0] = -torch.inf
     assert divergence(off, true).isfinite().all()
+    # A mask that both formats write otherwise, as Chameleon does: the least number of each.
+    true[:, 0], off[:, 0] = torch.finfo(torch.float32).min, -torch.inf
+    assert divergence(off, true).isfinite().all()
+
+
+@pytest.mark.parametrize("mask", [-torch.inf, torch.finfo(torch.float32).min])
+def test_logits_that_a_model_masks_have_no_part_in_the_error(mask):
+    generator = torch.Generator().manual_seed(0)
+    true, off = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64)
+    expected = (error(off, true), squared_error(off, true))
+    column = torch.full((5, 1), mask, dtype=torch.float64)
+    for rounded in (mask, -torch.inf, -65504.0):
+        seen = torch.cat([off, torch.full_like(column, rounded)], -1)
+        exact = torch.cat([true, column], -1)
+        torch.testing.assert_close(error(seen, exact), expected[0])
+        assert squared_error(seen, exact) == pytest.approx(expected[1])
 
 
 def test_formats_are_checked_before_anything_runs():
