@@ -23,6 +23,7 @@ from layerlab.numerics.recorded.recorded_gap import RecordedGap
 from layerlab.plugins import load_files
 from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
+from layerlab.system.locks import one_at_a_time
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
 from layerlab.validation import expand_home
@@ -32,6 +33,7 @@ LESS = "type a smaller --context, or fewer --samples"
 AnyProfile = str | os.PathLike[str] | NumericsProfile
 
 
+@one_at_a_time()
 @usual_arithmetic()
 @explain_memory(LESS)
 def gap(

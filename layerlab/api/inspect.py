@@ -42,6 +42,7 @@ from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
 from layerlab.report.results.text_remarks import describe_text
 from layerlab.system.hardware import explain_memory
+from layerlab.system.locks import one_at_a_time
 from layerlab.system.torch_settings import threads, usual_arithmetic
 from layerlab.system.untrusted.trust import granted_options, trust
 from layerlab.version import VERSION
@@ -54,6 +55,7 @@ LESS = (
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
 
 
+@one_at_a_time()
 @usual_arithmetic()
 def inspect(
     model: Any = None,

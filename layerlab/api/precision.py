@@ -17,6 +17,7 @@ from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, c
 from layerlab.plugins import load_files
 from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
+from layerlab.system.locks import one_at_a_time
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
 
@@ -25,6 +26,7 @@ LESS = "type --device auto, --device cpu, or a smaller --context"
 ROUNDS = 3
 
 
+@one_at_a_time()
 @usual_arithmetic()
 @explain_memory(LESS)
 def precision(

@@ -92,6 +92,13 @@ def _check_swept(
 
 
 def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
+    for path in arm.set:
+        section = path.split(".")[0]
+        if section in ("compare", "ladder"):
+            raise UserError(
+                f"the arm {arm.name!r} sets {path}, which all arms share; take it out of the arm, "
+                f"and write it in [{section}]"
+            )
     options = {**single.model.options, **arm.options} if arm.options else single.model.options
     return single.change({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
 

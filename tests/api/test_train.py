@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from layerlab import UserError, adapt, compare, estimate_runs, train
-from layerlab.api.train import TrainingResult, compare_task, judge_task, prepare, train_task
+from layerlab.api.train import compare_task, judge_task, prepare, train_task
+from layerlab.api.training_result import TrainingResult
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.training import make_recipe
@@ -50,6 +51,8 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended):
     assert ended.folder.parent.name == "runs" and ended.page.is_file()
     assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
     assert ended.to_dict() == json.loads((ended.folder / "result.json").read_text("utf-8"))
+    nested = {name: value for name, value in ended.result.items() if isinstance(value, dict | list)}
+    assert nested and all(ended.to_dict()[name] is not value for name, value in nested.items())
     assert ended.frame()["update"].tolist() == [1, 2]
     assert ended.frame("evaluation")["nats"].iloc[-1] == ended.result["nats"]
     said = ended.summary().splitlines()

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.api.train import TrainingResult
+from layerlab.api.training_result import TrainingResult
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan

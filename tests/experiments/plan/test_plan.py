@@ -219,6 +219,13 @@ def test_an_arm_that_holds_out_other_text_is_refused(setting):
         sides(compared(arms=["llama", arm_with(**setting)]))
 
 
+@pytest.mark.parametrize("section", ["compare", "ladder"])
+def test_an_arm_that_sets_what_all_arms_share_is_refused(section):
+    own = arm_with(**{f"{section}__seeds": [1]})
+    said = f"'own' sets {section}.seeds, which all arms share; take it out of the arm"
+    refuses(said, sides, compared(arms=["llama", own]))
+
+
 def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():
     part = {"sources": [{"limit": 9000}]}
     longer = compared(arms=["llama", arm_with(data__sources=[{"limit": 9001}])]).change(
