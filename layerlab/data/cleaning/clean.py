@@ -1,17 +1,15 @@
 """Documents cleaned: normalised, filtered, each kept once, and a report of what went and why."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from layerlab.console.tables import add_title, grid, printable
-from layerlab.data.cleaning.deduplication import ExactDuplicates, NearDuplicates
-from layerlab.data.cleaning.quality_filters import low_quality
+from layerlab.data.cleaning.assessment import Assessment, Document, assess_all
+from layerlab.data.cleaning.deduplication import NearDuplicates
 from layerlab.data.cleaning.repetition_filters import LIMITS
-from layerlab.data.normal_form import normal_form
 from layerlab.data.sources import TextChunk, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import CleanSection
@@ -20,11 +18,6 @@ from layerlab.system.files import OnlyOwn, write_folder
 
 TEXT, REPORT = "text.jsonl", "report.json"
 SAMPLES = 3
-EXCERPT = 120
-# Units of a run, for the similarity of documents.
-SHINGLE = 5
-_HALF = re.compile("[\ud800-\udfff]")
-
 
 # What keeps every document as it is.
 KEEP_ALL = CleanSection(
@@ -119,26 +112,23 @@ class Cleaner:
         self.rules = rules
         self.removed: dict[str, RemovedTexts] = {}
         self.documents = self.bytes = self.kept = self.kept_bytes = self.changed = 0
-        self._exact = ExactDuplicates() if rules.exact_dedup else None
+        self._exact: dict[bytes, int] = {}
         near = rules.near_duplicate_threshold
-        self._near = NearDuplicates(near, SHINGLE) if near else None
+        self._near = NearDuplicates(near) if near else None
 
     def clean(self, pieces: Iterable[TextChunk]) -> Iterator[str]:
         """Yield the documents that are left, in their order."""
-        for text, complete in _documents(pieces, self.rules.max_chars):
+        for one in assess_all(_documents(pieces, self.rules.max_chars), self.rules):
             self.documents += 1
-            size = len(text.encode(errors="replace"))
-            self.bytes += size
-            form: Any = self.rules.unicode_form
-            normal = text if form == "none" else normal_form(form, text)
-            why = self._reason(normal, complete)
-            if why is not None:
-                self._remove(*why, text, size)
+            self.bytes += one.size
+            reason = one.reason or self._find_copy(one)
+            if reason is not None:
+                self._remove(*reason, one)
                 continue
             self.kept += 1
-            self.kept_bytes += len(normal.encode())
-            self.changed += normal != text
-            yield normal
+            self.kept_bytes += len(one.text.encode())
+            self.changed += one.changed
+            yield one.text
 
     def report(
         self, name: str, notes: tuple[str, ...] = (), file: Path | None = None
@@ -157,36 +147,27 @@ class Cleaner:
             file=file,
         )
 
-    def _reason(self, text: str, complete: bool) -> tuple[str, str] | None:
-        rules = self.rules
-        length = sum(map(len, text.split()))
-        if not complete:
-            return "too long", f"more than {rules.max_chars:,} characters"
-        if length < rules.min_chars or not length:
-            return "too short", f"{length} characters < {max(1, rules.min_chars)}"
-        if _HALF.search(text):
-            return "broken", "half of a surrogate pair"
-        if poor := low_quality(text, rules):
-            return poor
-        if rules.repetition and (passed := LIMITS.find_exceeded(text)):
-            return "repetition", passed
-        if self._exact is not None:
-            same = self._exact.place(text, self.documents)
-            if same is not None:
-                return "exact duplicate", f"the same as {same}"
-        if self._near is not None:
-            near = self._near.place(text, self.documents)
+    def _find_copy(self, one: Assessment) -> tuple[str, str] | None:
+        """Return of which document this is a copy, as a reason and in words; None where it is new.
+
+        A new one is remembered.
+        """
+        number = self.documents
+        if self.rules.exact_dedup and (same := self._exact.setdefault(one.words, number)) != number:
+            return "exact duplicate", f"the same as {same}"
+        if self._near is not None and one.sketch is not None:
+            near = self._near.place(one.sketch, number)
             if near is not None:
                 return "near duplicate", f"{near[1]:.2f} of {near[0]}"
         return None
 
-    def _remove(self, reason: str, why: str, text: str, size: int) -> None:
+    def _remove(self, reason: str, why: str, document: Assessment) -> None:
         one = self.removed.setdefault(reason, RemovedTexts())
         one.documents += 1
-        one.bytes += size
+        one.bytes += document.size
         if len(one.samples) < SAMPLES:
-            begins = text[:EXCERPT].encode(errors="replace").decode()
-            one.samples.append({"document": self.documents, "why": why, "text": begins})
+            place = {"document": self.documents, "why": why, "text": document.beginning}
+            one.samples.append(place)
 
 
 def clean(
@@ -236,7 +217,7 @@ def limit_text(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextC
         yield TextChunk(text, first)
 
 
-def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str, bool]]:
+def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[Document]:
     """Yield each document and whether it is whole; if it is too long, only its beginning."""
     parts: list[str] = []
     size = 0

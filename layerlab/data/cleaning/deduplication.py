@@ -1,5 +1,6 @@
 """Documents that are there already: the same, by a hash, or nearly so, by datasketch's MinHash."""
 
+from functools import lru_cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any
@@ -34,17 +35,31 @@ def check_near() -> None:
         )
 
 
-class ExactDuplicates:
-    """Documents seen so far, white space apart: 16 bytes of hash each."""
+def hash_words(text: str) -> bytes:
+    """Return 16 bytes that two texts share where they are the same, white space apart."""
+    return blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
 
-    def __init__(self) -> None:
-        self._seen: dict[bytes, int] = {}
 
-    def place(self, text: str, number: int) -> int | None:
-        """Return where the same text stood before; None where it is new, and then remembered."""
-        key = blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
-        before = self._seen.setdefault(key, number)
-        return None if before == number else before
+def sketch(text: str, size: int) -> Any:
+    """Return the hash minima of a text's runs of so many units; None where it has no single run."""
+    from datasketch import LeanMinHash
+
+    runs = windows(numbered_units(text)[1], size)
+    if not len(runs):
+        return None
+    found = _blank().copy()
+    # The better half of each number's bits.
+    values = (runs >> 32).tolist()
+    for first in range(0, len(values), CHUNK):
+        found.update_batch(values[first : first + CHUNK])
+    return LeanMinHash(found)
+
+
+@lru_cache(1)
+def _blank() -> Any:
+    from datasketch import MinHash
+
+    return MinHash(PERMUTATIONS, hashfunc=int)
 
 
 class NearDuplicates:
@@ -59,43 +74,33 @@ class NearDuplicates:
     Source: broder97; the shingles of 5 words and the threshold of 0.8, lee22.
     """
 
-    def __init__(self, threshold: int | float, size: int) -> None:
+    def __init__(self, threshold: int | float) -> None:
         """Begin without documents.
 
         Args:
             threshold: similarity from which a document counts as the same.
-            size: units of a shingle.
 
         Raises:
             UserError: datasketch is not installed.
         """
         check_near()
-        from datasketch import MinHash, MinHashLSH
+        from datasketch import MinHashLSH
 
-        self.threshold, self.size = threshold, size
-        self._blank: Any = MinHash(PERMUTATIONS, hashfunc=int)
+        self.threshold = threshold
         self._index: Any = MinHashLSH(
             min(threshold, CLOSEST), PERMUTATIONS, weights=(NEEDLESS, MISSED)
         )
         self._sketches: dict[int, Any] = {}
 
-    def place(self, text: str, number: int) -> tuple[int, float] | None:
-        """Return what a text nearly equals, and how nearly; None where it is new.
+    def place(self, found: Any, number: int) -> tuple[int, float] | None:
+        """Return what a sketch nearly equals, and how nearly; None where it is new.
 
-        A new text is remembered.
+        A new one is remembered.
         """
-        runs = windows(numbered_units(text)[1], self.size)
-        if not len(runs):  # too short to have a single one
-            return None
-        sketch = self._blank.copy()
-        # The better half of each number's bits.
-        values = (runs >> 32).tolist()
-        for first in range(0, len(values), CHUNK):
-            sketch.update_batch(values[first : first + CHUNK])
-        near = [(self._sketches[one].jaccard(sketch), -one) for one in self._index.query(sketch)]
+        near = [(self._sketches[one].jaccard(found), -one) for one in self._index.query(found)]
         best = max(near, default=(0.0, 0))
         if best[0] >= self.threshold:
             return -best[1], float(best[0])
-        self._index.insert(number, sketch)
-        self._sketches[number] = sketch
+        self._index.insert(number, found)
+        self._sketches[number] = found
         return None

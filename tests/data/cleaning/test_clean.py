@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.adaptation.pipeline.texts import clean_texts
 from layerlab.data.cleaning import deduplication
+from layerlab.data.cleaning.assessment import BATCH, SHINGLE
 from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner, clean
-from layerlab.data.cleaning.deduplication import ExactDuplicates, NearDuplicates
+from layerlab.data.cleaning.deduplication import NearDuplicates, hash_words, sketch
 from layerlab.data.cleaning.ngrams import (
     dense,
     first_places,
@@ -224,38 +225,41 @@ def test_near_copies_go_and_others_stay(script):
     close[150] = "changed" if glue else "变"
     for place in range(0, 300, 4):
         far[place] = f"new{place}" if glue else chr(0x3400 + place)
-    near = NearDuplicates(0.8, 5)
-    assert near.place(glue.join(parts), 1) is None
-    found = near.place(glue.join(close), 2)
+    near = NearDuplicates(0.8)
+    assert near.place(sketch(glue.join(parts), SHINGLE), 1) is None
+    found = near.place(sketch(glue.join(close), SHINGLE), 2)
     # 5 of 296 shingles differ on either side.
     assert found is not None and found[0] == 1 and found[1] == pytest.approx(291 / 301, abs=0.1)
-    assert near.place(glue.join(far), 3) is None
-    assert near.place("too few", 4) is None
+    assert near.place(sketch(glue.join(far), SHINGLE), 3) is None
+    assert sketch("too few", SHINGLE) is None
 
 
 def test_few_pairs_above_the_threshold_are_missed():
-    near, found = NearDuplicates(0.8, 5), 0
+    near, found = NearDuplicates(0.8), 0
     for number in range(60):
         parts = [f"{number}w{place}" for place in range(400)]
         close = [f"new{one}" if place % 64 == 25 else one for place, one in enumerate(parts)]
-        assert near.place(" ".join(parts), 2 * number) is None
-        found += near.place(" ".join(close), 2 * number + 1) is not None
+        assert near.place(sketch(" ".join(parts), SHINGLE), 2 * number) is None
+        found += near.place(sketch(" ".join(close), SHINGLE), 2 * number + 1) is not None
     # Of 396 shingles 30 differ on either side: 366 / 426 = 0.86.
     assert found >= 57
 
 
 @pytest.mark.parametrize("share", [0.01, 0.97, 1])
 def test_every_similarity_can_be_asked_for(share):
-    near = NearDuplicates(share, 5)
-    assert near.place(prose(1), 1) is None
-    assert near.place(prose(2), 2) is None
-    assert near.place(prose(1), 3) == (1, 1.0)
+    near = NearDuplicates(share)
+    assert near.place(sketch(prose(1), SHINGLE), 1) is None
+    assert near.place(sketch(prose(2), SHINGLE), 2) is None
+    assert near.place(sketch(prose(1), SHINGLE), 3) == (1, 1.0)
 
 
 def test_an_exact_copy_is_one_of_words():
-    exact = ExactDuplicates()
-    assert exact.place("a  b\n", 1) is None
-    assert exact.place("a b", 2) == 1 and exact.place("ab", 3) is None
+    assert hash_words("a  b\n") == hash_words("a b") != hash_words("ab")
+    kept, cleaner = passed(FREE, "a  b\n", "a b", "ab", "a b")
+    assert kept == ["a  b\n", "ab"]
+    assert [one["why"] for one in cleaner.removed["exact duplicate"].samples] == [
+        "the same as 1"
+    ] * 2
 
 
 def test_a_source_becomes_a_folder(tmp_path):
@@ -325,6 +329,20 @@ def test_what_is_left_of_nothing_is_nothing(tmp_path):
 def test_rules_that_cannot_be_are_refused(rules, said):
     with pytest.raises(UserError, match=said):
         validate_table(CleanSection, rules, "a test")
+
+
+@pytest.mark.full
+def test_several_processes_find_what_one_finds(monkeypatch):
+    monkeypatch.setattr("layerlab.data.cleaning.assessment.BATCH", 20_000)
+    draw = random.Random(0)
+    every = [prose(draw.randrange(60), draw.randint(5, 200)) for _ in range(300)]
+    every += ["\x00" * 100, "x" * (BATCH + 1), "#" * 90, "\ud800 half"]
+    draw.shuffle(every)
+    shared, cleaner = passed(CleanSection(max_chars=BATCH), *every)
+    monkeypatch.setattr("layerlab.system.process_map._count_processes", lambda: 1)
+    alone, expected = passed(CleanSection(max_chars=BATCH), *every)
+    assert shared == alone and 20 < len(alone) < 250
+    assert cleaner.report("text") == expected.report("text") and len(expected.removed) > 4
 
 
 def test_without_datasketch_the_way_out_is_named(monkeypatch):
