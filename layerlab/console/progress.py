@@ -1,7 +1,10 @@
 """Progress of work in runs, stages, tasks or layers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+ProgressCallback = Callable[[str, float], None]
+"""It is told what is in progress, and the share that is done."""
 
 
 class Progress:

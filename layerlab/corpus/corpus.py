@@ -1,7 +1,7 @@
 """A corpus: texts as tokens on disk, training and held-out, made once and found again."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from layerlab.console.progress import ProgressCallback
 from layerlab.corpus.blocks import count_blocks
 from layerlab.corpus.extent import CorpusSize
-from layerlab.corpus.shards import (
-    SHARDS,
-    TOKENS_OF,
-    describe_shards,
-    open_shards,
-    plan_shards,
-)
+from layerlab.corpus.shards import SHARDS, TOKENS_OF, describe_shards, open_shards, plan_shards
 from layerlab.corpus.stored import (
     SCHEMA,
     TOKENIZER,
@@ -58,7 +53,6 @@ TOKENS = 1
 SPELLED = "text"
 # What is kept of a stream and decides what is learned of it.
 DECISIVE = ("kind", "tokens", "documents", "bytes", "files")
-ProgressCallback = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)

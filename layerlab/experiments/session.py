@@ -8,11 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.runs import RunsDisplay
+from layerlab.console.status import show_status
 from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus, extent
 from layerlab.corpus.corpus import prepare as prepare_corpus
@@ -105,7 +103,7 @@ def prepare(
     check_links(out / read.name)
     unfold_runs(out / read.name)
     found = check_sides(read)
-    with _reading(progress) as told:
+    with show_status(progress) as told:
         by_section = _prepare([read, *found.values()], told)
     corpora = {arm: by_section[side.data.text()] for arm, side in found.items()}
     task = PreparedRecipe(recipe=read, corpora=corpora, runs=(), out=out / read.name)
@@ -141,7 +139,7 @@ def _plan(
     if recipe.compare is not None:
         check_comparable(recipe.compare, runs)
     if recipe.compare is not None and recipe.compare.match == "time":
-        runs = equal_time(runs, arms(recipe.compare, recipe), recipe.compare.baseline)
+        runs = equal_time(runs, arms(recipe.compare, recipe))
     return tuple(as_named(run, kept) for run in runs)
 
 
@@ -274,17 +272,6 @@ def _prepare(
 def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> CorpusSize:
     block = recipe.data.block_size or design_model(recipe).shape.context
     return extent(corpora[recipe.data.text()], block)
-
-
-@contextmanager
-def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Show the progress of preparing a text."""
-    console = Console(stderr=True, highlight=False)
-    if not wanted or not console.is_terminal:
-        yield None
-        return
-    with console.status("") as status:
-        yield lambda what, share: status.update(Text(f"{what} {share:.0%}" if share else what))
 
 
 @contextmanager

@@ -129,6 +129,7 @@ def test_rules_that_clean_text_are_called_as_in_a_recipe():
         "out",
         "field",
         "max_bytes",
+        "progress",
     }
 
 

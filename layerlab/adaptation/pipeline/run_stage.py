@@ -24,7 +24,8 @@ from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.sft.train import tune
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
-from layerlab.corpus.corpus import ProgressCallback
+from layerlab.adaptation.trainer.resume import write_model
+from layerlab.console.progress import ProgressCallback
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel, load_model
 from layerlab.recipes.adaptation import AdaptationRecipe
@@ -148,7 +149,8 @@ def embedding(context: StageContext) -> Json:
         recipe.embedding or EmbeddingSection(),
         lambda text: context.tell(text, 0.5),
     )
-    _save(context, found.model, new)
+    with quiet_libraries():
+        write_model(context.folder, found.model, new)
     return {"model": MODEL, "words": MODEL, "result": done.to_dict()}
 
 
@@ -238,15 +240,6 @@ STEPS: dict[str, Callable[[StageContext], Json]] = {
     "pretrain": pretraining,
     "tune": tuning,
 }
-
-
-def _save(context: StageContext, model: Any, tokenizer: Any) -> None:
-    def fill(empty: Path) -> None:
-        model.save_pretrained(empty)
-        tokenizer.save_pretrained(empty)
-
-    with quiet_libraries():
-        write_folder(context.folder / MODEL, fill, "model", like=OnlyOwn())
 
 
 def _peak(context: StageContext) -> Json:

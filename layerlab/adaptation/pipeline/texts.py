@@ -1,14 +1,15 @@
 """The texts of an adaptation: read once, cleaned, and split into training and held-out text."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from layerlab.adaptation.pipeline.plan import describe_base, rules_of, sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
-from layerlab.corpus.corpus import ProgressCallback
+from layerlab.console.progress import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.clean import TEXT, clean, limit_text
 from layerlab.data.cleaning.contamination import contamination
@@ -38,13 +39,18 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
     told: list[Json] = []
     every = list(sources(recipe))
     for kind, number, source in every:
-        tell(f"reading {source.text}", len(told) / len(every))
+        share = len(told) / len(every)
+        tell(f"reading {source.text}", share)
         out = folder / f"{kind}-{number}"
-        found = clean(source, out, rules_of(recipe, kind)).to_dict()
-        told.append({"kind": kind, "place": out.name, "text": source.text, **found})
+        found = clean(source, out, rules_of(recipe, kind), partial(_tell_read, tell, share))
+        told.append({"kind": kind, "place": out.name, "text": source.text, **found.to_dict()})
     told[-1]["notes"] += describe_shared([source for _, _, source in every])
     told[-1]["notes"] += describe_base(recipe)
     return {"sources": told}
+
+
+def _tell_read(tell: ProgressCallback, share: float, said: str, _: float) -> None:
+    tell(said, share)
 
 
 def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]:
@@ -131,14 +137,14 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
             chain.from_iterable(given),
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
-        said = chain.from_iterable(map(_translate, recipe.sft.sources)) if recipe.sft else ()
+        said = (
+            "\n".join(turn.text for turn in row.turns)
+            for section in (recipe.sft.sources if recipe.sft else ())
+            for row in rows_of(section)
+        )
         found = contamination(chain(learned, said), questions(*there)).to_dict()
     matches = list(found["matches"])
     return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
-
-
-def _translate(section: RowsSection) -> Iterable[str]:
-    return ("\n".join(turn.text for turn in row.turns) for row in rows_of(section))
 
 
 def _limit(store: DocumentStore, limit: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerlab.console.status import show_status
 from layerlab.console.tables import note_printer
 from layerlab.data.archives import read_within_limit
 from layerlab.data.sources import check_source, open_source, to_source
@@ -49,6 +50,7 @@ def clean_text(
     near_duplicate_threshold: float = 0.8,
     field: str = "text",
     max_bytes: int | None = None,
+    progress: bool = True,
 ) -> "CleaningResult":
     """Normalise, filter and deduplicate text into a folder, with a report of what went.
 
@@ -72,6 +74,7 @@ def clean_text(
         field: column that holds the text of a row.
         max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
             out.
+        progress: tell on standard error how much was read.
 
     Raises:
         UserError: the source cannot be read, a rule cannot be, nothing is left, or the folder holds
@@ -102,7 +105,8 @@ def clean_text(
         "near_duplicate_threshold": near_duplicate_threshold,
     }
     rules = validate_table(CleanSection, given, "adapt clean")
-    return clean(to_source(str(source), field), Path(out), rules)
+    with show_status(progress) as tell:
+        return clean(to_source(str(source), field), Path(out), rules, tell)
 
 
 @read_within_limit

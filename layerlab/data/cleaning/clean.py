@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from layerlab.console.progress import ProgressCallback
 from layerlab.console.tables import add_title, grid, printable
 from layerlab.data.cleaning.assessment import Assessment, Document, assess_all
 from layerlab.data.cleaning.deduplication import NearDuplicates
@@ -18,6 +19,8 @@ from layerlab.system.files import OnlyOwn, write_folder
 
 TEXT, REPORT = "text.jsonl", "report.json"
 SAMPLES = 3
+# Documents kept between two reports of progress.
+TOLD = 500
 
 # What keeps every document as it is.
 KEEP_ALL = CleanSection(
@@ -171,13 +174,19 @@ class Cleaner:
 
 
 def clean(
-    source: Source | str | Path, out: Path, rules: CleanSection = CleanSection()
+    source: Source | str | Path,
+    out: Path,
+    rules: CleanSection = CleanSection(),
+    tell: ProgressCallback | None = None,
 ) -> CleaningResult:
     """Clean a source into a folder: `text.jsonl` with what is left, `report.json` with the rest.
 
     The rules apply in this order, and the first that a document breaks is its reason: too long, too
     short, broken characters, symbols, repetition, exact duplicate, near duplicate. Of copies the
     first is kept.
+
+    Args:
+        tell: is told how much was read.
 
     Raises:
         UserError: the source cannot be read, nothing is left of it, or the folder holds files.
@@ -189,6 +198,8 @@ def clean(
         with (folder / TEXT).open("w", encoding="utf-8") as file:
             for one in cleaner.clean(limit_text(text.pieces(), given.limit)):
                 file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
+                if tell is not None and cleaner.kept % TOLD == 0:
+                    tell(f"reading {text.name}, {cleaner.documents:,} documents so far", 0.0)
         if not cleaner.kept:
             reasons = ", ".join(f"{one.documents} {why}" for why, one in cleaner.removed.items())
             raise UserError(

@@ -14,14 +14,7 @@ from layerlab.data.cleaning import deduplication
 from layerlab.data.cleaning.assessment import BATCH, SHINGLE
 from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner, clean
 from layerlab.data.cleaning.deduplication import NearDuplicates, hash_words, sketch
-from layerlab.data.cleaning.ngrams import (
-    dense,
-    first_places,
-    join_units,
-    keys,
-    units,
-    windows,
-)
+from layerlab.data.cleaning.ngrams import dense, first_places, join_units, keys, units, windows
 from layerlab.data.cleaning.repetition_filters import WINDOW, MaxShares, again, repeated_shares, top
 from layerlab.data.places import data_folder
 from layerlab.data.sources import TextChunk
@@ -260,6 +253,16 @@ def test_an_exact_copy_is_one_of_words():
     assert [one["why"] for one in cleaner.removed["exact duplicate"].samples] == [
         "the same as 1"
     ] * 2
+
+
+def test_how_much_was_read_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("layerlab.data.cleaning.clean.TOLD", 2)
+    rows = [json.dumps({"text": prose(seed)}) for seed in range(5)]
+    (tmp_path / "law.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    told: list[tuple[str, float]] = []
+    clean(tmp_path / "law.jsonl", tmp_path / "out", tell=lambda *said: told.append(said))
+    name = tmp_path / "law.jsonl"
+    assert told == [(f"reading {name}, {number} documents so far", 0.0) for number in (2, 4)]
 
 
 def test_a_source_becomes_a_folder(tmp_path):
