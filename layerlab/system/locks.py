@@ -24,6 +24,17 @@ LONGEST = 80
 # While a model is loaded or built, transformers and accelerate change torch for all threads: how
 # parameters are registered and start, the default dtype, who hears of progress.
 MODELS = RLock()
+_LOOKS = RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Have other threads wait that look into a model; also a decorator.
+
+    Hooks, modes and settings of torch are set meanwhile, and all threads would have them.
+    """
+    with _LOOKS:
+        yield
 
 
 def is_locked(folder: Path) -> bool | None:

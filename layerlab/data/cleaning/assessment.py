@@ -8,11 +8,11 @@ from itertools import chain
 from typing import Any
 
 from layerlab.data.cleaning.deduplication import hash_words, sketch
+from layerlab.data.cleaning.process_map import map_in_processes
 from layerlab.data.cleaning.quality_filters import low_quality
 from layerlab.data.cleaning.repetition_filters import LIMITS
 from layerlab.data.normal_form import normal_form
 from layerlab.recipes.adaptation_sections import CleanSection
-from layerlab.system.process_map import map_in_processes
 
 EXCERPT = 120
 # Units of a run, for the similarity of documents.
@@ -21,7 +21,7 @@ SHINGLE = 5
 BATCH = 1 << 20
 _HALF = re.compile("[\ud800-\udfff]")
 # A text, and whether it is whole.
-Document = tuple[str, bool]
+BoundedText = tuple[str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class Assessment:
     sketch: Any = None
 
 
-def assess_all(documents: Iterable[Document], rules: CleanSection) -> Iterator[Assessment]:
+def assess_all(documents: Iterable[BoundedText], rules: CleanSection) -> Iterator[Assessment]:
     """Yield the assessment of each document in order; a long source is shared among all cores."""
     found = map_in_processes(partial(_assess_batch, rules=rules), _batches(documents))
     return chain.from_iterable(found)
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
+def _batches(documents: Iterable[BoundedText]) -> Iterator[list[BoundedText]]:
+    batch: list[BoundedText] = []
     size = 0
     for one in documents:
         batch.append(one)
@@ -66,7 +66,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _assess_batch(documents: list[Document], rules: CleanSection) -> list[Assessment]:
+def _assess_batch(documents: list[BoundedText], rules: CleanSection) -> list[Assessment]:
     return [_assess(text, complete, rules) for text, complete in documents]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.console.progress import ProgressCallback
 from layerlab.console.tables import add_title, grid, printable
-from layerlab.data.cleaning.assessment import Assessment, Document, assess_all
+from layerlab.data.cleaning.assessment import Assessment, BoundedText, assess_all
 from layerlab.data.cleaning.deduplication import NearDuplicates
 from layerlab.data.cleaning.repetition_filters import LIMITS
 from layerlab.data.sources import TextChunk, open_source, to_source
@@ -228,7 +228,7 @@ def limit_text(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextC
         yield TextChunk(text, first)
 
 
-def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[Document]:
+def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[BoundedText]:
     """Yield each document and whether it is whole; if it is too long, only its beginning."""
     parts: list[str] = []
     size = 0

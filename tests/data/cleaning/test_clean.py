@@ -342,7 +342,7 @@ def test_several_processes_find_what_one_finds(monkeypatch):
     every += ["\x00" * 100, "x" * (BATCH + 1), "#" * 90, "\ud800 half"]
     draw.shuffle(every)
     shared, cleaner = passed(CleanSection(max_chars=BATCH), *every)
-    monkeypatch.setattr("layerlab.system.process_map._count_processes", lambda: 1)
+    monkeypatch.setattr("layerlab.data.cleaning.process_map._count_processes", lambda: 1)
     alone, expected = passed(CleanSection(max_chars=BATCH), *every)
     assert shared == alone and 20 < len(alone) < 250
     assert cleaner.report("text") == expected.report("text") and len(expected.removed) > 4

@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from layerlab.system import process_map
-from layerlab.system.process_map import AHEAD, map_in_processes
+from layerlab.data.cleaning import process_map
+from layerlab.data.cleaning.process_map import AHEAD, map_in_processes
 from tests.support.refused import refuses
 
 
@@ -49,7 +49,7 @@ def test_without_loky_there_is_one_process(monkeypatch):
 
 SCRIPT = """
 import time
-from layerlab.system import process_map
+from layerlab.data.cleaning import process_map
 process_map._count_processes = lambda: 2
 for name in process_map.map_in_processes(str, ["x" * 2**20] * 99):
     print(process_map.os.getpid(), flush=True)
