@@ -5,11 +5,12 @@ blocks it is the order in which the modules run.
 """
 
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.records.layer_names import EMBEDDING
@@ -17,8 +18,14 @@ from layerlab.system.hooks import temporary_hooks
 
 
 @contextmanager
-def hearing_front(model: nn.Module, stack: ModelStructure) -> Iterator[set[str]]:
-    """Collect the names of the parameters whose modules have run when the first block begins."""
+def hearing_front(model: PreTrainedModel, stack: ModelStructure) -> Iterator[set[str]]:
+    """Collect the names of the parameters whose modules have run when the first block begins.
+
+    And those of the embedding, which a caller may have run by itself.
+    """
+    embedding = None
+    with suppress(NotImplementedError):
+        embedding = model.get_input_embeddings()
     front, reached = set[str](), False
     inside = {id(module) for block in stack.blocks for module in block.modules()}
 
@@ -33,6 +40,8 @@ def hearing_front(model: nn.Module, stack: ModelStructure) -> Iterator[set[str]]
     handles = [stack.blocks[0].register_forward_pre_hook(enter)]
     for path, module in model.named_modules(remove_duplicate=False):
         own = [f"{path}.{name}".strip(".") for name, _ in module.named_parameters(recurse=False)]
+        if module is embedding:
+            front.update(own)
         if own and id(module) not in inside:
             handles.append(module.register_forward_hook(partial(leave, own)))
     with temporary_hooks(handles):

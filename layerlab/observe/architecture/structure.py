@@ -168,7 +168,7 @@ def _looks_like_attention(module: nn.Module) -> bool:
 
 def _is_cross(name: str, module: nn.Module) -> bool:
     return bool(getattr(module, "is_cross_attention", False)) or bool(
-        re.search("cross|encoder_attn", f"{name} {type(module).__name__}", re.IGNORECASE)
+        re.search("cross|encoder_attn|encdec", f"{name} {type(module).__name__}", re.IGNORECASE)
     )
 
 

@@ -1,12 +1,14 @@
 """A warning before a run is lost, and the limits at which one is given."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from layerlab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits beyond which a reading raises an alert.
+    """Limits beyond which a reading raises an alert; `inf`, or 0 of what is too small, for never.
 
     Attributes:
         spike: of the loss above its running median, in median absolute deviations.
@@ -36,6 +38,25 @@ class Limits:
     sink: float = 0.99
     entropy: float = 0.01
     residual: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the values: a rule that fails would stop the training that it watches."""
+        for one in fields(self):
+            value, usual = getattr(self, one.name), one.default
+            kinds, least = (int, 1) if isinstance(usual, int) else (int | float, 0)
+            # True is an int, too; what is no number is not above 0.
+            if not isinstance(value, kinds) or isinstance(value, bool) or not value >= least:
+                kind = "whole number" if kinds is int else "number"
+                raise UserError(
+                    f"{one.name}={value!r} is no {kind} of {least} or more; type "
+                    f"Limits({one.name}={usual})"
+                )
+        for name in ("least", "window"):
+            if getattr(self, name) > self.past:
+                raise UserError(
+                    f"{name}={getattr(self, name)} is more than past={self.past}, which is how "
+                    f"many are remembered; type Limits({name}={self.past}, past={self.past})"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

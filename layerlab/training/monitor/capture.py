@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
+from transformers import PreTrainedModel
 
 from layerlab.numerics.emulation.emulated_tensor import plain
 from layerlab.observe.architecture.parameter_layers import hearing_front
@@ -29,19 +30,30 @@ ENDLESS = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The part of a batch that is read: the first `tokens` of its first `sequences`."""
+    """The part of a batch that is read: the first `tokens` of its first `sequences`.
+
+    A single token attends to itself alone and is compared with none: its row is passed over.
+    """
 
     sequences: int = 1
     tokens: int = 256
 
-    def spans(self, batch: int, options: Mapping[str, Any]) -> list[tuple[int, slice]]:
-        """Return which tokens of which rows are read: no padding, the first document only."""
+    def spans(self, shape: torch.Size, options: Mapping[str, Any]) -> list[tuple[int, slice]]:
+        """Return which tokens of which rows are read: no padding, the first document only.
+
+        Args:
+            shape: batch x token.
+        """
         masks, positions = options.get("attention_mask"), options.get("position_ids")
-        found = []
-        for row in range(min(self.sequences, batch)):
+        rows, length = shape
+        found: list[tuple[int, slice]] = []
+        for row in range(rows):
             start, stop = _real(masks, row)
-            stop = min(stop, start + self.tokens, _document(positions, row, start))
-            found.append((row, slice(start, stop)))
+            stop = min(stop, length, start + self.tokens, _document(positions, row, start))
+            if stop - start > 1:
+                found.append((row, slice(start, stop)))
+            if len(found) == self.sequences:
+                break
         return found
 
     def cut(self, given: Any) -> Any:
@@ -96,7 +108,7 @@ class Recording:
         self._options = options
 
     @contextmanager
-    def listening(self, model: nn.Module) -> Iterator[None]:
+    def listening(self, model: PreTrainedModel) -> Iterator[None]:
         """Listen to the model until the context ends, and remove all hooks."""
         with ExitStack() as stack:
             self.front = stack.enter_context(hearing_front(model, self._anatomy))
@@ -114,7 +126,9 @@ class Recording:
             stream = find_stream(args, options)
             self._shape = stream.shape[:2]
             if not self._spans:
-                self._spans = self._sample.spans(len(stream), self._options)
+                self._spans = self._sample.spans(self._shape, self._options)
+                if not self._spans:
+                    self.notes["sequences"] = "none in this batch has two tokens beside padding"
             self._keep(EMBEDDING, stream)
 
     def _leave(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:

@@ -4,32 +4,28 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedModel,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from layerlab.errors import NotApplicable, UserError
-from layerlab.observe.architecture.structure import anatomy
+from layerlab.errors import UserError
 from layerlab.observe.tracing.compiled import is_compiled, run_uncompiled
 from layerlab.records.json_values import json_values
 from layerlab.system.rng import keep_device_state
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.capture import Recording, Sample
+from layerlab.training.monitor.compiled_call import CompiledCall
 from layerlab.training.monitor.readings import Reading
 from layerlab.training.monitor.rules import Rules
 from layerlab.training.monitor.table import ReadingTable
+from layerlab.training.monitor.wrapped_model import find_parts, unwrap_model
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ReadingLog = Callable[[dict[str, float]], object]
 OnAlarm = Literal["warn", "raise"] | Callable[[Alert], None] | None
 
 
@@ -89,13 +85,7 @@ class Monitor:
         if limits is not None and not isinstance(limits, Limits):
             raise UserError(f"limits={limits!r} are no Limits; type limits=layerlab.Limits()")
         self.model, self._faces = unwrap_model(model)
-        try:
-            self._stack = anatomy(self.model)
-        except NotApplicable as reason:
-            raise UserError(
-                f"{type(self.model).__name__} cannot be monitored, because {reason}; expected a "
-                "causal language model of transformers: type Monitor(model)"
-            ) from reason
+        self._stack = find_parts(self.model)
         self.every = every
         self.on_alarm = on_alarm
         self.alarms: list[Alert] = []
@@ -110,7 +100,7 @@ class Monitor:
         self._refused: set[int] = set()
         self._early = False
         self._handles: list[Any] = []
-        self._session = ExitStack()
+        self._session, self._uncompiled = ExitStack(), ExitStack()
         self._recording: Recording | None = None
         self._within: nn.Module | None = None
         self._arm()
@@ -131,9 +121,10 @@ class Monitor:
         Raises:
             TrainingAlert: there is one, and `on_alarm` is "raise".
         """
-        alarms = self._rules.update(self.updates, _number(loss), _number(norm))
+        size = _number("norm", norm)
+        alarms = self._rules.update(self.updates, _number("loss", loss), size)
         if self._handles:
-            alarms += self._read(_number(norm))
+            alarms += self._read(size)
         self.updates += 1
         self._arm()
         self._give(alarms)
@@ -147,7 +138,8 @@ class Monitor:
         Raises:
             TrainingAlert: there is an alert, and `on_alarm` is "raise".
         """
-        alarms = self._rules.update(self.updates, _number(loss), _number(norm))
+        told = _number("loss", loss), _number("norm", norm)
+        alarms = self._rules.update(self.updates, *told)
         self._give(alarms)
         return alarms
 
@@ -189,9 +181,14 @@ class Monitor:
         self.close()
         self._arm()
 
-    def callback(self) -> "MonitorCallback":
-        """Return a callback for transformers' Trainer: `callbacks=[monitor.callback()]`."""
-        return MonitorCallback(self)
+    def callback(self, log: ReadingLog | None = None) -> "MonitorCallback":
+        """Return a callback for transformers' Trainer: `callbacks=[monitor.callback()]`.
+
+        Args:
+            log: is handed each reading, one number for each measure; `trainer.log` passes it on to
+                whatever the Trainer reports to.
+        """
+        return MonitorCallback(self, log)
 
     def close(self) -> None:
         """Remove the hooks of a reading that is still to come."""
@@ -199,26 +196,34 @@ class Monitor:
             handle.remove()
         self._handles = []
         self._session.close()
+        self._uncompiled.close()
         self._recording = self._within = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Monitor":
         """Return nothing for a copy of the model, such as an average of its weights."""
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return as good as nothing where a model is saved whole, which is not watched then."""
+        return {"_faces": [], "_within": None}
+
     def _arm(self) -> None:
         """Set hooks for the coming update, if it is to be read."""
         if self.updates % self.every:
             return
         for face in self._faces:
+            if face._compiled_call_impl is not None:
+                self._handles.append(CompiledCall(face, self._begin, self._end))
+                continue
             begin = face.register_forward_pre_hook(self._begin, with_kwargs=True)
             # Of two monitors the one that began to listen last is the first to end.
             end = face.register_forward_hook(self._end, always_call=True, prepend=True)
             self._handles += [begin, end]
-        if self._early:
-            self._session.enter_context(torch.compiler.set_stance("force_eager"))
+        if self._early:  # until the step: what is checkpointed is then computed again the same way
+            self._uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
 
     def _begin(self, module: nn.Module, args: Any, options: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not self._faces:
             return
         named = _name(self.model, args, options)
         if self._recording is not None and self._within is not None and module is self.model:
@@ -261,13 +266,12 @@ class Monitor:
             # The loop calls another object that compiled this one: its hooks were never asked.
             self._early = True
             self.notes["forward"] = (
-                "a forward pass was not heard; if the model is compiled as a whole, give Monitor "
-                "the compiled model"
+                "a forward pass was not heard; give Monitor the very object that the loop calls, "
+                "such as the model that is compiled as a whole"
             )
-            recording = Recording(self._stack, self._sample, {}, False)
         reading = Reading(self.model, self._stack, self._refused)
         reading.take(recording, norm)
-        self._checked = self._checked or bool(recording.heard)
+        self._checked = self._checked or (recording is not None and bool(recording.heard))
         self.notes |= reading.notes
         self._table.add(self.updates, reading.rows)
         self._latest = reading.summary()
@@ -284,26 +288,6 @@ class Monitor:
             raise TrainingAlert(alarms[0])
 
 
-def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
-    """Return the model inside DDP, torch.compile or PEFT, with every wrapper around it.
-
-    Raises:
-        UserError: there is none of transformers.
-    """
-    faces = [model]
-    while not isinstance(inner := faces[-1], PreTrainedModel):
-        names = ("_orig_mod", "module", "base_model", "model")
-        found = (getattr(inner, name, None) for name in names)
-        following = next((one for one in found if isinstance(one, nn.Module)), None)
-        if following is None:
-            raise UserError(
-                f"given a {type(model).__name__}; a monitor reads a causal language model of "
-                "transformers, plain or wrapped: type Monitor(model)"
-            )
-        faces.append(following)
-    return inner, faces
-
-
 def _name(model: nn.Module, args: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return what a model is called with by name, also what was given by its place."""
     try:
@@ -313,8 +297,15 @@ def _name(model: nn.Module, args: Any, options: dict[str, Any]) -> dict[str, Any
     return {**options, **bound}
 
 
-def _number(value: Tensor | float | None) -> float | None:
-    return None if value is None else float(value.detach() if isinstance(value, Tensor) else value)
+def _number(name: str, value: Tensor | float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value.detach())
+    if isinstance(value, Tensor) or not isinstance(value, SupportsFloat):
+        kind = f"{type(value).__name__}{list(getattr(value, 'shape', []))}".removesuffix("[]")
+        raise UserError(f"{name} is a {kind}, not one number; type monitor.step(output.loss, norm)")
+    return float(value)
 
 
 def _check(every: int, sequences: int, tokens: int, on_alarm: OnAlarm | str) -> None:
@@ -343,9 +334,10 @@ class MonitorCallback(TrainerCallback):
     clipped the gradients before, and they are told as they are then.
     """
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, log: ReadingLog | None = None) -> None:
         self.monitor = monitor
-        self._logged = 0
+        self._log = log
+        self._logged = len(monitor.alarms)
         self._read = False
 
     def on_train_begin(
@@ -365,15 +357,16 @@ class MonitorCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Log a new reading, and the alarms since the last one."""
-        alarms = self.monitor.alarms[self._logged :]
-        self._logged = len(self.monitor.alarms)
-        entry: dict[str, Any] = {}
         if self._read:
-            entry = {f"monitor/{name}": value for name, value in self.monitor.latest.items()}
-        if alarms:
-            entry["monitor/alarms"] = [str(alarm) for alarm in alarms]
-        if entry:
-            state.log_history.append({"step": state.global_step, **entry})
+            reading = {f"monitor/{name}": value for name, value in self.monitor.latest.items()}
+            if self._log is None:
+                state.log_history.append({"step": state.global_step, **reading})
+            else:
+                # A Trainer that has just logged would not log the loss that is due.
+                due = control.should_log
+                self._log(reading)
+                control.should_log = due
+        self._log_alarms(state)
 
     def on_log(
         self,
@@ -387,9 +380,17 @@ class MonitorCallback(TrainerCallback):
         found = logs or {}
         if "loss" in found:
             self.monitor.judge(found["loss"], found.get("grad_norm"))
+            self._log_alarms(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Remove the hooks of a reading that will not come."""
         self.monitor.close()
+
+    def _log_alarms(self, state: TrainerState) -> None:
+        alarms = self.monitor.alarms[self._logged :]
+        self._logged = len(self.monitor.alarms)
+        if alarms:
+            entry: dict[str, Any] = {"monitor/alarms": [str(alarm) for alarm in alarms]}
+            state.log_history.append({"step": state.global_step, **entry})

@@ -71,18 +71,20 @@ class Reading:
         self._waiting: list[tuple[Tensor, Callable[[Any], None]]] = []
         self._values: dict[ReadingPlace, list[float]] = {}
 
-    def take(self, recording: Recording, gradient: float | None = None) -> None:
+    def take(self, recording: Recording | None, gradient: float | None = None) -> None:
         """Measure what was recorded, the gradients and the weights as they are now.
 
         Args:
+            recording: None where no forward pass was heard.
             gradient: norm of the whole gradient before it was clipped, where that is known.
         """
-        self.notes |= recording.notes
         # Training may allow TF32, in which the enclosure of a norm does not hold.
         with torch.no_grad(), float32_products():
-            self._try("attention", self._attentions, recording.heard)
+            if recording is not None:
+                self.notes |= recording.notes
+                self._try("attention", self._attentions, recording.heard)
+                self._try("stream", self._streams, recording.streams)
             self._try("weights", self._weights)
-            self._try("stream", self._streams, recording.streams)
             self._try("gradient", self._gradients, recording, gradient)
             self._try("reading", self._read)
 
@@ -131,8 +133,9 @@ class Reading:
         calls: list[AttentionCall] | None,
         gathered: list[tuple[AttentionPart, AttentionRecord]],
     ) -> None:
-        if not calls:
+        if calls is None:
             self.notes.setdefault(part.name, "its attention was not heard in the forward pass")
+        if not calls:
             return
         if not _drops(part.module) and (fault := _fault(calls[0])):
             self.notes[part.name] = fault
@@ -186,6 +189,8 @@ class Reading:
         alike.setdefault((forms.device, forms.shape), []).append((part, forms))
 
     def _streams(self, streams: Mapping[int, list[Hidden]]) -> None:
+        if EMBEDDING not in streams:
+            self.notes.setdefault("stream", "its blocks were not heard in the forward pass")
         if "stream" in self.notes:
             return
         layers = sorted(streams)
@@ -201,12 +206,18 @@ class Reading:
             self._add((inf, layer, None, "stream_norm"), length)
             self._add((inf, layer, None, "growth"), length / start if start else nan)
 
-    def _gradients(self, recording: Recording, total: float | None) -> None:
-        gradients, layers = gather_gradients(self.model, self.stack, recording.front)
-        if not recording.streams:  # unheard: what is in front of the blocks is not known
+    def _gradients(self, recording: Recording | None, total: float | None) -> None:
+        front = None if recording is None or not recording.streams else recording.front
+        gradients, layers = gather_gradients(self.model, self.stack, front or ())
+        if front is None:  # unheard: what is in front of the blocks is not known
             inside = range(len(self.stack.blocks))
             layers = {layer: held for layer, held in layers.items() if layer in inside}
-        norms = torch.stack(gradient_norms(gradients)) if gradients else torch.empty(0)
+        if not gradients:
+            self.notes["gradient"] = (
+                "no parameter has one; call step after backward and before zero_grad"
+            )
+            return
+        norms = torch.stack(gradient_norms(gradients))
         self._waiting.append((norms, partial(self._add_gradients, layers, total)))
 
     def _add_gradients(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, isfinite, log
 from statistics import median
+from sys import float_info
 from typing import Any
 
 from layerlab.records.layer_names import layer_name
@@ -24,13 +25,13 @@ SKIPPED = 16
 """Updates without a finite gradient that a GradScaler may skip, which halves 2^16 each time."""
 STEADY = 0.25
 """The logarithm of a norm deviates by at least this."""
+LARGEST = log(float_info.max)
 
 CALM = "lower the learning rate, lengthen the warm-up or clip the gradient harder"
 BOUND = "put a norm on query and key, clip their weights or lower the learning rate"
 FINITE = {
     "score": "an attention score",
     "stream_norm": "the residual stream",
-    "gradient": "the gradient",
     "querykey_norm": "a query or key weight",
 }
 
@@ -103,11 +104,8 @@ class Rules:
         if loss is not None:
             alarms += self._fresh("loss", update, self._loss(loss))
         if norm is not None:
-            found = [
-                *self._norms({(None, None): norm}, "update"),
-                *self._infinite_norm(update, norm),
-            ]
-            alarms += self._fresh("norm", update, found)
+            alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
+            alarms += self._fresh("lost", update, self._infinite_norm(update, norm))
         return alarms
 
     def reading(self, update: int, rows: Iterable[ReadingRow], norm_judged: bool) -> list[Alert]:
@@ -127,8 +125,13 @@ class Rules:
         found += self._residuals(by.get("relative_residual", {}))
         found += self._jumps("querykey_norm", "W_k^T W_q of", by.get("querykey_norm", {}))
         found += self._jumps("stream_norm", "the residual stream after", by.get("stream_norm", {}))
-        found += self._norms(by.get("gradient", {}), "reading")
-        return self._fresh("reading", update, found)
+        gradients = by.get("gradient", {})
+        found += self._norms(gradients, "reading")
+        alarms = self._fresh("reading", update, found)
+        if (None, None) in gradients:
+            whole = gradients[None, None]
+            alarms += self._fresh("lost", update, self._infinite_norm(update, whole))
+        return alarms
 
     def _fresh(self, kind: str, update: int, found: Iterable[RuleViolation]) -> list[Alert]:
         """Return an alert for each rule that was not broken last time."""
@@ -189,7 +192,7 @@ class Rules:
             if len(past) >= least:
                 middle = median(past)
                 apart = GAUSSIAN * median(abs(one - middle) for one in past)
-                limit = exp(middle + self.limits.gradient * max(apart, STEADY))
+                limit = exp(min(middle + self.limits.gradient * max(apart, STEADY), LARGEST))
             self._remember(past, log(norm), self.limits.past)
             if norm > limit:
                 where = "" if layer is None else f" of {_place_name(layer, None)}"

@@ -45,3 +45,15 @@ def test_a_monitor_counts_a_gradient_where_its_parameter_stands():
     frame = monitor.frame()
     found = frame[(frame["measure"] == "gradient") & (frame["layer"] == EMBEDDING)]
     assert float(found["value"].iloc[0]) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_an_embedding_that_the_caller_runs_stands_in_front_of_the_blocks():
+    model = recipe.build("llama").train()
+    monitor = Monitor(model, every=1)
+    vectors = model.get_input_embeddings()(TOKENS)
+    model(inputs_embeds=vectors, labels=TOKENS).loss.backward()
+    monitor.step()
+    frame = monitor.frame()
+    found = frame[(frame["measure"] == "gradient") & (frame["layer"] == EMBEDDING)]
+    wanted = float(model.get_input_embeddings().weight.grad.double().norm())
+    assert found["value"].tolist() == pytest.approx([wanted], rel=1e-5)

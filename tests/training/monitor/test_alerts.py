@@ -1,6 +1,7 @@
 """Alarms come before a run is lost, and do not come in a run that goes well."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from math import inf, isfinite, nan
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
 
-from layerlab import Monitor, build
+from layerlab import Monitor, UserError, build
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.rules import Rules
 from tests.training.support.watched import BLOCK, VOCAB, batch, loss_of
@@ -237,7 +239,24 @@ def test_tokens_that_become_alike_are_told():
     assert "after layer 3 only 0.004 of the stream differs" in alarm.text
 
 
-@pytest.mark.parametrize("measure", ["score", "stream_norm", "gradient", "querykey_norm"])
+def test_a_gradient_that_only_readings_tell_may_be_lost_in_one_of_them():
+    rules = Rules()
+    for update, norm in enumerate([inf, 1.0, nan, nan, nan]):
+        found = told(
+            rules, [(None, None, "gradient", norm), (0, None, "gradient", norm)], 10 * update
+        )
+        assert len(found) == (update == 4), update
+        assert found == [] or "was not finite since update 20" in found[0].text
+    assert rules.update(41, 4.0, nan) == []  # it was told
+
+
+def test_norms_that_are_too_far_apart_for_a_limit_are_judged():
+    rules = Rules()
+    found = [rules.update(update, None, (1e-44, 1e38)[update % 2]) for update in range(40)]
+    assert all(isfinite(alarm.limit) for alarms in found for alarm in alarms)
+
+
+@pytest.mark.parametrize("measure", ["score", "stream_norm", "querykey_norm"])
 def test_what_is_no_number_is_told(measure):
     (alarm,) = told(Rules(), [(1, 0, measure, nan), (2, 0, measure, inf)])
     assert "is not finite in layer 1, head 0 (and 1 more place)" in alarm.text
@@ -247,7 +266,58 @@ def test_limits_can_be_set():
     assert told(Rules(Limits(score=10.0)), [(0, 0, "score", 11.0)])
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"window": 0}, "window=0 is no whole number of 1 or more; type Limits(window=5)"),
+        ({"least": 1.5}, "least=1.5 is no whole number of 1 or more; type Limits(least=16)"),
+        ({"score": "x"}, "score='x' is no number of 0 or more; type Limits(score=100.0)"),
+        ({"spike": nan}, "spike=nan is no number of 0 or more; type Limits(spike=10.0)"),
+        ({"jump": True}, "jump=True is no number of 0 or more; type Limits(jump=4.0)"),
+        ({"past": 8}, "least=16 is more than past=8, which is how many are remembered; type"),
+    ],
+)
+def test_limits_that_no_rule_can_hold_are_refused(given, said):
+    with pytest.raises(UserError) as caught:
+        Limits(**given)
+    assert str(caught.value).startswith(said)
+
+
+def test_a_limit_without_end_silences_its_rule():
+    rules = Rules(Limits(score=inf, spike=inf, gradient=inf, jump=inf, entropy=0, sink=1))
+    for update in range(20):
+        assert not rules.update(update, 1.0 + 1e3 * (update == 19), 1.0 + 1e9 * (update == 19))
+        places = {
+            "score": 10.0**update,
+            "querykey_norm": 10.0**update,
+            "entropy": 0,
+            "sink_mass": 1,
+        }
+        assert not told(Rules(rules.limits), [(0, 0, *one) for one in places.items()], update)
+
+
 # What a monitor does with an alarm
+
+
+def test_a_scaler_that_looks_for_its_scale_raises_no_alarm(tiny):
+    model = tiny("llama").train()
+    monitor, scaler = (
+        Monitor(model, every=2, on_alarm="raise"),
+        torch.amp.GradScaler("cpu", 2.0**20),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    norms = []
+    for update in range(8):
+        with torch.autocast("cpu", torch.float16):
+            loss = loss_of(model, batch(update))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+        monitor.step(loss, norms[-1])
+        scaler.step(optimizer)
+        scaler.update()
+    assert not isfinite(norms[0]) and isfinite(norms[-1])
 
 
 def stepped(model: Any, on_alarm: Any) -> Monitor:
@@ -269,6 +339,17 @@ def test_an_alarm_warns_raises_or_is_handed_over(tiny):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(stepped(model, None).alarms) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [((CausalLMOutput(),), "CausalLMOutput"), ((torch.ones(3),), "Tensor[3]")]
+)
+def test_what_is_no_number_is_refused_as_a_loss(tiny, given, kind):
+    model = tiny("llama")
+    said = f"loss is a {kind}, not one number; type monitor.step(output.loss, norm)"
+    for tell in (Monitor(model).step, Monitor(model).judge):
+        with pytest.raises(UserError, match=re.escape(said)):
+            tell(*given)
 
 
 def test_of_an_older_state_the_losses_alone_are_remembered():

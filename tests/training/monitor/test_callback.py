@@ -25,7 +25,7 @@ class Texts(Dataset[dict[str, Any]]):
 Family = Callable[..., PreTrainedModel]
 
 
-def fitted(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Trainer:
+def made(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Trainer:
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=4,
@@ -37,7 +37,11 @@ def fitted(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Tr
         dataloader_pin_memory=False,
         **{"max_steps": 6, "logging_steps": 2, "learning_rate": 1e-3, **options},
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=callbacks)
+    return Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=callbacks)
+
+
+def fitted(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Trainer:
+    trainer = made(model, folder, callbacks, **options)
     trainer.train()
     return trainer
 
@@ -77,8 +81,45 @@ def test_alarms_are_logged_and_warned_of(tiny, tmp_path):
     options = {"learning_rate": 3.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
     trainer = fitted(model, tmp_path, [monitor.callback()], max_steps=12, **options)
     logged = [text for one in trainer.state.log_history for text in one.get("monitor/alarms", [])]
-    assert logged == [str(alarm) for alarm in monitor.alarms[: len(logged)]]
+    assert logged == [str(alarm) for alarm in monitor.alarms]
     assert any("largest score" in text for text in logged)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*update:RuntimeWarning")
+def test_an_alarm_of_the_last_log_is_logged_too(tiny, tmp_path):
+    model = tiny("llama")
+    monitor = Monitor(model, every=100)
+    options = {"max_steps": 4, "logging_steps": 1, "logging_nan_inf_filter": False}
+    trainer = fitted(model, tmp_path, [Break(after=3), monitor.callback()], **options)
+    logged = [text for one in trainer.state.log_history for text in one.get("monitor/alarms", [])]
+    assert logged == [str(alarm) for alarm in monitor.alarms] != []
+
+
+class Told(TrainerCallback):
+    """What a reporter, such as that of W&B, is told."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, dict[str, float]]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+        self.entries.append((state.global_step, dict(logs)))
+
+
+@pytest.mark.full
+def test_readings_go_to_what_a_trainer_reports_to(tiny, tmp_path):
+    model, reporter = tiny("llama"), Told()
+    monitor = Monitor(model, every=3)
+    trainer = made(model, tmp_path, [reporter], logging_steps=1)
+    trainer.add_callback(monitor.callback(trainer.log))
+    trainer.train()
+    read = [(step, one) for step, one in reporter.entries if "monitor/score" in one]
+    assert [step for step, _ in read] == [1, 4]
+    assert read[-1][1]["monitor/score"] == monitor.latest["score"]
+    # None of the Trainer's own is lost.
+    assert [step for step, one in reporter.entries if "loss" in one] == [1, 2, 3, 4, 5, 6]
+    kept = [one["step"] for one in trainer.state.log_history if "monitor/score" in one]
+    assert kept == [1, 4]
 
 
 class Break(TrainerCallback):

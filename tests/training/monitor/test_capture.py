@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab import Monitor
@@ -16,6 +16,7 @@ from layerlab.training.step.emulated_rounding import emulation
 from tests.training.support.watched import batch, expected, loss_of, ours, trained, values, weights
 
 Family = Callable[..., PreTrainedModel]
+PARTS = ("layers", "attention_heads", "ffn_dim")
 QUIET = pytest.mark.filterwarnings(
     "ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"
 )
@@ -50,6 +51,8 @@ def compiled(model: Any, form: str, backend: Any = "eager") -> tuple[Any, Any]:
     elif form == "layers wrapped":
         for index, layer in enumerate(model.model.layers):
             model.model.layers[index] = torch.compile(layer, backend=backend)
+    elif form == "whole, in place":
+        model.compile(backend=backend)
     else:
         called = torch.compile(model, backend=backend)
         return (called if form == "whole, given" else model), called
@@ -72,7 +75,9 @@ class Counting:
 
 @pytest.mark.full
 @QUIET
-@pytest.mark.parametrize("form", ["layers in place", "layers wrapped", "whole, given", "whole"])
+@pytest.mark.parametrize(
+    "form", ["layers in place", "layers wrapped", "whole, in place", "whole, given", "whole"]
+)
 def test_compiled_models_are_read(tiny, form):
     torch.compiler.reset()
     given, called = compiled(tiny("llama").train(), form)
@@ -88,17 +93,18 @@ def test_compiled_models_are_read(tiny, form):
 
 @pytest.mark.full
 @QUIET
-@pytest.mark.parametrize("form", ["layers in place", "whole, given"])
+@pytest.mark.parametrize("form", ["layers in place", "whole, in place", "whole, given"])
 def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny, form):
     torch.compiler.reset()
     found, counts = [], []
     for watched in (True, False):
         torch.manual_seed(0)
         model, counting = tiny("gpt2").train(), Counting()
-        if form == "layers in place":
-            for layer in model.transformer.h:
-                layer.compile(backend=counting)
-        called = model if form == "layers in place" else torch.compile(model, backend=counting)
+        called = model if "in place" in form else torch.compile(model, backend=counting)
+        for part in {"layers in place": model.transformer.h, "whole, in place": [model]}.get(
+            form, []
+        ):
+            part.compile(backend=counting)
         monitor = Monitor(called, every=1)
         for number in range(2):
             loss_of(called, batch(number)).backward()
@@ -110,6 +116,20 @@ def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny, form):
         counts.append(counting.calls)
     assert torch.equal(*found)
     assert counts[0] == counts[1] > 0
+    torch.compiler.reset()
+
+
+@pytest.mark.full
+@QUIET
+def test_what_is_compiled_as_one_graph_around_the_model_goes_on(tiny):
+    torch.compiler.reset()
+    model = tiny("llama").train()
+    monitor = Monitor(model, every=1)
+    whole = torch.compile(lambda tokens: loss_of(model, tokens), backend="eager", fullgraph=True)
+    for update in range(3):
+        whole(batch(update)).backward()
+        monitor.step()
+    assert [len(values(monitor, "score", update)) for update in range(3)] == [0, 8, 8]
     torch.compiler.reset()
 
 
@@ -191,3 +211,86 @@ def test_emulated_rounding_is_watched_and_left_alone(mode):
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     assert not monitor.notes
     assert len(values(monitor, "score", 2)) == 4
+
+
+@pytest.mark.parametrize("padded", ["left", "right", "all"])
+def test_a_row_of_one_token_is_passed_over(tiny, padded):
+    model = trained(tiny("llama").train())
+    mask = torch.ones(4, 16, dtype=torch.long)
+    mask[0] = torch.tensor(
+        {"left": [0] * 15 + [1], "right": [1] + [0] * 15, "all": [0] * 16}[padded]
+    )
+    reference = expected(model, batch(9)[1])
+    monitor = Monitor(model, on_alarm="raise")
+    loss_of(model, batch(9), attention_mask=mask).backward()
+    monitor.step()
+    assert not monitor.notes
+    assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
+
+
+def test_a_batch_of_single_tokens_is_noted(tiny):
+    model = tiny("llama").train()
+    monitor = Monitor(model, on_alarm="raise")
+    model(input_ids=batch(9)[:, :1], use_cache=False).logits.sum().backward()
+    monitor.step()
+    assert monitor.notes == {"sequences": "none in this batch has two tokens beside padding"}
+
+
+def test_of_a_loop_that_calls_another_object_one_note_says_so():
+    model = ours()
+    monitor = Monitor(model)
+    model.model(input_ids=batch(0))[0].sum().backward()
+    monitor.step()
+    (note,) = monitor.notes.values()
+    assert "give Monitor the very object that the loop calls" in note
+    assert len(values(monitor, "querykey_norm")) == 4 and values(monitor, "gradient")
+
+
+def test_gradients_that_were_set_to_none_are_noted():
+    model = ours()
+    monitor = Monitor(model)
+    loss_of(model, batch(0)).backward()
+    model.zero_grad()
+    monitor.step()
+    assert monitor.notes == {
+        "gradient": "no parameter has one; call step after backward and before zero_grad"
+    }
+    assert not values(monitor, "gradient")
+
+
+def test_a_model_that_is_saved_whole_leaves_its_monitor_behind(tiny, tmp_path):
+    model = tiny("llama").train()
+    monitor = Monitor(model, on_alarm=lambda alarm: None)
+    torch.save(model, tmp_path / "whole")
+    kept = torch.load(tmp_path / "whole", weights_only=False)
+    loss_of(kept, batch(0)).backward()
+    loss_of(model, batch(1)).backward()
+    monitor.step()
+    assert values(monitor, "score") == pytest.approx(expected(model, batch(1)[0])["score"])
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_of_an_encoder_and_a_decoder_the_decoders_own_attention_is_read(family):
+    options: dict[str, Any] = {
+        "t5": {"d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0},
+        "bart": {f"{part}_{name}": 2 for part in ("encoder", "decoder") for name in PARTS},
+    }
+    config = AutoConfig.for_model(
+        family, vocab_size=64, d_model=16, decoder_start_token_id=0, dropout=0.0, **options[family]
+    )
+    model = AutoModelForSeq2SeqLM.from_config(config).train()
+    monitor = Monitor(model)
+    tokens = batch(0)
+    model(input_ids=batch(1, tokens=24), labels=tokens).loss.backward()
+    monitor.step()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(input_ids=batch(1, tokens=24), labels=tokens, output_attentions=True)
+    sinks = {
+        (layer, head): float(one)
+        for layer, each in enumerate(output.decoder_attentions)
+        for head, one in enumerate(each[0, :, :, 0].mean(-1))
+    }
+    assert values(monitor, "sink_mass") == pytest.approx(sinks, rel=1e-5)
+    frame = monitor.frame()
+    assert not frame.duplicated(["layer", "head", "measure"]).any()

@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import BertConfig, BertForMaskedLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab import Monitor, UserError
@@ -381,3 +381,9 @@ def test_a_model_without_blocks_is_refused():
     with pytest.raises(UserError) as caught:
         Monitor(Empty(PreTrainedConfig()))
     assert "Empty cannot be monitored, because Empty has no list of blocks" in str(caught.value)
+
+
+def test_an_encoder_is_refused():
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    with pytest.raises(UserError, match="because its attention reads later tokens, too; expected"):
+        Monitor(BertForMaskedLM(BertConfig(**sizes)))
