@@ -55,45 +55,44 @@ def claims(found: Iterable[Study]) -> str:
         "# Studies",
         "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
         "is smaller than asked, fails, or is not decided, with the number and its 95 % interval "
-        "from resampled draws. It writes `study.html`, `study.json` and `tables/*.csv` into "
-        "`layerlab-studies/NAME` (`--out DIR`), and each picture as a file with `--figures svg` "
-        "(or png, pdf; extra `figures`). "
-        "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
-        "`--restart` begins anew. Of models of your own they are kept of their weights, "
-        "configuration, precision and tokenizer, in memory also of all else that they hold. "
-        "`--draws N` takes fewer random initialisations than the source; of less than six draws, "
-        "more where several intervals judge one claim, no interval has its level, and nothing is "
-        "decided. "
-        "Of fewer than 30 draws the interval is widened as Student's t is (hesterberg15). "
-        "`--threads N` says "
-        'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
-        "`--fast` takes so few draws that a study is over in seconds and comes to the same "
-        "verdict. Studies that compare trained models train what is missing in the folder of "
-        "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
-        "Where none lie of their own small twins, `dimension-twins`, `features-pca`, `same-loss`, "
-        "`saliency-repeat` and `scaled-identity-trained` train smaller ones and say so; "
-        "`latency-measured` times nothing then, `tokenizer-table` counts no law, and neither "
-        "decides anything where no numbers lie. "
-        "`layerlab study --all` runs every study, and writes one page of all claims; what came "
-        "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
-        "`study.json` and tables stay English.",
-        "Studies with a name in the last column read the built-in models of these names, and "
-        "others with `--model`: a Hub id, a folder, or a variant or preset with a colon behind it "
-        "for random weights (`gpt2-large:`). `layerlab study attention-lambda --model DIR --text "
-        "FILE --device cuda` reads them as `layerlab inspect` does, and its verdicts name them; "
-        "several `--model` stand side by side, and `gpt-curves` takes two, pre-norm first. The "
-        'text is the built-in one if left out. In Python: `layerlab.study("gpt-curves", '
-        "model=[one, other])`; models in memory bring a `tokenizer=`. What a study cannot read of "
-        "a model it says in a line. Costs grow with the size of a model: `--fast` first.",
+        "from resampled draws. `layerlab study --all` runs every study and writes one page of all "
+        "claims; what came out here is in [what holds](what-holds.md).",
+        "\n".join(
+            (
+                "- **What it writes**: `study.html`, `study.json` and `tables/*.csv` in "
+                "`layerlab-studies/NAME` (`--out DIR`); each picture as a file with `--figures "
+                "svg` (or png, pdf; extra `figures`). With `--lang zh` pages are Chinese.",
+                "- **Going on**: after Ctrl-C the same command goes on where it was; `--restart` "
+                "begins anew.",
+                "- **Draws**: `--draws N` takes fewer random initialisations than the source does. "
+                "Below six, or more where several intervals judge one claim, nothing is decided; "
+                "below 30 the interval is widened as Student's t is (hesterberg15).",
+                "- **`--fast`** takes so few draws that a study is over in seconds, and comes to "
+                "the same verdict. Studies that compare trained models train what is missing in "
+                "the folder of `--runs` (hours); with `--fast` they judge the runs that lie there, "
+                "and where there are none, `dimension-twins`, `features-pca`, `same-loss`, "
+                "`saliency-repeat` and `scaled-identity-trained` train smaller models and say so. "
+                "`latency-measured` then times nothing and `tokenizer-table` counts no law.",
+                "- **Your own model**: `layerlab study attention-lambda --model DIR --text FILE` "
+                "judges the claim on it, for studies with a name in the last column, which read "
+                "the built-in models of these names else. A colon behind a variant or preset "
+                "gives it random weights (`gpt2-large:`); several `--model` stand side by side, "
+                "and `gpt-curves` takes two, pre-norm first. Try `--fast` first: costs grow with "
+                "the model.",
+                "- **Speed**: `--threads N` says how many batches run at once.",
+                '- **In Python**: `layerlab.study("NAME", draws=500).verdict`, with '
+                "`model=[one, other]`; models in memory bring a `tokenizer=`.",
+            )
+        ),
         "Verdicts follow one rule. A claim that names a size, or whose source prints one, holds "
         "where the interval is beyond that size, and fails where it is surely short of it. A claim "
         "of a direction fails where it is surely not in that direction; where a study asks for a "
         "size of its own on top, what is surely in the direction and surely short of the size is "
-        "**smaller than asked**. Of a claim on several numbers one that fails is enough, and their "
-        "intervals hold together. All else is not decided. Beside each verdict stand its models "
-        "and its unit of replication: more passages of one text are not more models.",
+        "**smaller than asked**. A claim on several numbers fails where one of them does. All else "
+        "is not decided. Beside each verdict stand its models and its unit of replication: more "
+        "passages of one text are not more models.",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
-        "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
+        "sources are resolved in [sources](sources.md).",
         table(("study", "claim", "source", "draws", "cost", "options", "models"), rows),
     ]
     return "\n\n".join(parts) + "\n"

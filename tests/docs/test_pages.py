@@ -312,9 +312,9 @@ def test_a_study_is_repeated_by_what_its_page_says(tmp_path):
 
 def test_recipes_of_the_guide_have_the_names_of_today():
     found: list[str] = []
-    for page in sorted(DOCS.glob("*.md")):
+    for page in [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "tutorials").glob("*.md"))]:
         text = page.read_text("utf-8").partition("<!-- settings")[0]
-        for kind, code in BLOCK.findall(text):
+        for kind, _, code in test_tutorials.BLOCK.findall(text):
             if kind == "toml":
                 current_settings(tomllib.loads(code), found)
         for table, names in NAMES.items():

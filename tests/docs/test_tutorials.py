@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.cli.ledger import CODES
+from layerlab.numerics.profiles.operations import OPERATIONS
 from tests.support.forked import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,13 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', re.MULTILINE 
 # What a page's steps print, or leave, that shows that they did what the page says.
 PROMISED = {
     "start.md": ("post-norm", "Series activation", "first/report.html"),
+    "tutorials/own-model.md": (
+        "Nothing crosses a threshold",
+        "In bf16, rounding in the residual stream",
+        "look/report.html",
+        "pair/report.html",
+        "rounded/report.html",
+    ),
     "tutorials/inspect.md": (
         "relative_residual",
         "measured",
@@ -115,6 +123,12 @@ def test_every_block_is_run_or_saved(page):
     for language, title, code in steps(page):
         assert language in {"console", "python"} or title
         assert title or language == "python" or code.startswith("$ ")
+
+
+def test_the_page_of_engines_names_every_operation_and_no_other():
+    text = (DOCS / "tutorials" / "gap.md").read_text("utf-8")
+    listed = text.partition("Operations are ")[2].partition(". Formats are")[0]
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(OPERATIONS)
 
 
 def test_set_up_exists():
