@@ -46,6 +46,11 @@ class Flow:
         """Return what was kept and drop it from the carry, as no later layer needs it; or None."""
         return self.carry.pop(f"{slot}.{name}", None)
 
+    def to(self, device: Any, **how: Any) -> "Flow":
+        """Move the carry, as accelerate asks where a part's weights lie on another device."""
+        self.carry = {name: one.to(device, **how) for name, one in self.carry.items()}
+        return self
+
     def placed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries and keys with their positions."""
         return (query, key) if self.rotary is None else rotate(query, key, *self.rotary)

@@ -101,7 +101,7 @@ class DecoderLayer(nn.Module):
         parts: dict[str, Any] = self._modules
         residual: Any = parts[f"{role}_residual"]
         norm: Any = parts[f"{role}_norm"]
-        raw = residual.read(x, flow)
+        raw: Stream = residual.forward("read", x, flow)
         entered = norm(raw) if self.placement in ("pre", "both") else raw
         out = parts[role](entered, flow)
         y: Stream = out[0] if isinstance(out, tuple) else out
@@ -114,7 +114,7 @@ class DecoderLayer(nn.Module):
         shortcut: Any = parts.get(f"{role}_shortcut")
         if shortcut is not None:
             y = y + shortcut(entered, raw, flow)
-        x = residual.write(x, y, flow)
+        x = residual.forward("write", x, y, flow)
         return norm(x) if self.placement == "post" else x
 
     @staticmethod

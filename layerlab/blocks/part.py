@@ -65,6 +65,14 @@ class Part(nn.Module):
     remembers: ClassVar[tuple[str, ...]] = ()
     plan: ClassVar[Mapping[str, str]] = {}
 
+    def forward(self, *given: Any) -> Any:
+        """Call the method of a residual that is named first, with what follows.
+
+        Weights that lie elsewhere are brought by accelerate for `forward`, and for no other.
+        """
+        verb, *rest = given
+        return getattr(self, verb)(*rest)
+
     @classmethod
     def given(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return every option with its value.

@@ -244,7 +244,7 @@ class LabModel(LabPreTrainedModel):
                 **kwargs,
             )
         flow = Flow(carry=dict(zip(names, carry, strict=True)))
-        hidden = self.residual.close(hidden, flow)
+        hidden = self.residual.forward("close", hidden, flow)
         kept: dict[str, Any] = {CACHE: cache}
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), **kept)
 
@@ -262,7 +262,7 @@ class LabModel(LabPreTrainedModel):
         hidden = self.embedding_norm(embeddings)
         if stack.dropout:
             hidden = self.embedding_dropout(hidden)
-        opened: Tensor = self.residual.open(hidden, flow)
+        opened: Tensor = self.residual.forward("open", hidden, flow)
         return opened
 
     def _positions(self, embeddings: Tensor, mask: Any, cache: Cache | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What cleaning asks of one document by itself: the part of the work that many cores can share."""
+"""One document held against the rules of cleaning: the work that many cores can share."""
 
 import re
 from collections.abc import Iterable, Iterator

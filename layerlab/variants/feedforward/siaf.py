@@ -17,6 +17,7 @@ from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.init import Draw, Start, linear, ones, residual, starts, zeros
 from layerlab.blocks.operations.convolution import CausalConvolution
+from layerlab.blocks.operations.derivative import is_replaced
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.errors import UserError
@@ -261,7 +262,7 @@ class Siaf(Part):
 
     def _sum(self, z: Tensor, x: Stream) -> Tensor:
         terms = [one for one in self.terms if isinstance(one, Inner)]
-        if terms:
+        if terms and not any(map(is_replaced, terms)):
             names = [one.name for one in terms]
             return series(z, names, [one.scale for one in terms], [one.shift for one in terms])
         first, *further = self.terms
