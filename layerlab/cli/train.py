@@ -12,12 +12,13 @@ import typer
 from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
-from layerlab.console.tables import say, say_wrapped, show, show_json
+from layerlab.console.tables import say, say_wrapped, show, show_json, show_result
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
 from layerlab.known_names import VARIANTS
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.parse import toml_of
+from layerlab.records.run_files import COMPARISON
 from layerlab.system.untrusted.trust import REMOTE, add_options, trust
 from layerlab.validation import short_repr
 
@@ -180,10 +181,7 @@ def compare(
         return
 
     def tell(found: Any) -> None:
-        if as_json:
-            show_json(found.to_dict())
-        else:
-            show(found.table)
+        show_result(found, as_json, found.table)
 
     with announce_interruption():
         if judge:
@@ -197,6 +195,7 @@ def compare(
         say(f"The page: {folder / 'report.html'}")
         if fold:
             say(f"The finished runs: {task.out / MANIFESTS} and {task.out / CURVES}")
+            say(f"What was shown of them: {folder / COMPARISON}")
     if comparison.failed:
         raise typer.Exit(1)
 

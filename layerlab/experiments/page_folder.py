@@ -51,8 +51,10 @@ def describe_other(task: PreparedRecipe) -> str | None:
     if page_folder(task) == task.out:
         return None
     there = read_arms(task.out) or []
-    if set(there) != set(_arms(task)) or there[0] != _arms(task)[0]:
+    if set(there) != set(_arms(task)):
         return f"compares other arms ({', '.join(there)})"
+    if there[0] != _arms(task)[0]:
+        return f"compares with another baseline ({there[0]})"
     recipe = _recipe_of(task.out)
     own, other = _terms(task.recipe), {} if recipe is None else _terms(recipe)
     changed = [path for path in {**other, **own} if own.get(path) != other.get(path)]

@@ -14,7 +14,7 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.experiments.plan.ladder import Rung, baseline_of, plan_rungs
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.arms import arms, sides
+from layerlab.recipes.arms import arms, is_fitted, sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import drop_folders
@@ -69,8 +69,8 @@ def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[Run
     own = {arm: _extent(side, first[arm]) for arm, side in sides(recipe).items()}
     runs = plan(recipe, next(iter(own.values())), own)
     if recipe.compare is not None and recipe.compare.match == "time":
-        free = _time(recipe, recipe.compare)
-        runs = [_lasting(run, first[run.arm]) if run.arm in free else run for run in runs]
+        fitted = {str(arm.name) for arm in arms(recipe.compare, recipe) if is_fitted(arm)}
+        runs = [_lasting(run, first[run.arm]) if run.arm in fitted else run for run in runs]
     for record in records:
         run = _closest(runs, record)
         differ = [] if run is None else _differences(run, record, recipe.compare)
@@ -171,17 +171,6 @@ def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
         tokens = min(max(seen, tokens - len(own.data.sources) * block), tokens)
     vocab = side.model.vocab or own.model.vocab or 0
     return CorpusSize(vocab=vocab, tokens=tokens, digest=str(data["digest"]))
-
-
-def _time(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
-    """Return the arms whose length is measured and not given."""
-    given = arms(section, recipe)
-    baseline = section.baseline or str(given[0].name)
-    return {
-        str(arm.name)
-        for arm in given
-        if str(arm.name) != baseline and "train.max_steps" not in arm.set
-    }
 
 
 def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:

@@ -1,17 +1,25 @@
 """The arms of a comparison, each as a recipe of its own; without torch."""
 
+from collections.abc import Sequence
+
 from layerlab.errors import UserError
 from layerlab.recipes.comparison_sections import Arm, CompareSection
-from layerlab.recipes.training import TrainingRecipe
+from layerlab.recipes.training import LENGTHS, TrainingRecipe
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.validation import suggest
+
+# Settings of [run] by which the runs of all arms are carried out together.
+_CARRIED_OUT = (
+    *("executor", "slurm", "max_parallel", "num_processes", "sharding"),
+    *("timeout_minutes", "max_attempts"),
+)
 
 
 def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
     """Return the arms with their names, variants and baselines written out; a baseline is its own.
 
     Raises:
-        UserError: two have one name, or a baseline is none of them.
+        UserError: two have one name, or a baseline is none of them, or has none itself.
     """
     found = []
     for one in comparison.arms:
@@ -43,7 +51,36 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
             hint = suggest(baseline, names)
             raise UserError(f"the baseline {baseline!r} is no arm; {hint}arms: {', '.join(names)}")
     first = comparison.baseline or names[0]
-    return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
+    found = [arm.model_copy(update={"against": arm.against or first}) for arm in found]
+    sort_baselines_first(found)
+    return found
+
+
+def sort_baselines_first(arms: Sequence[Arm]) -> list[Arm]:
+    """Return arms with their baselines written out, each after its own.
+
+    Raises:
+        UserError: arms are held against each other in a circle.
+    """
+    ordered, left = list[Arm](), list(arms)
+    while left:
+        known = [one.name for one in ordered]
+        ready = [one for one in left if one.against in (one.name, *known)]
+        if not ready:
+            circle = ", ".join(f"{one.name!r} against {one.against!r}" for one in left)
+            raise UserError(
+                f"arms are held against each other, and none is a baseline: {circle}; leave out "
+                "one against, or hold an arm against itself, which makes it a baseline"
+            )
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
+
+
+def is_fitted(arm: Arm) -> bool:
+    """Return whether an arm that is matched by time gets its length from its baseline."""
+    given = any(f"train.{name}" in arm.set for name in LENGTHS)
+    return arm.against != arm.name and not given
 
 
 def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
@@ -55,7 +92,7 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
     Raises:
         UserError: two arms have one name, a baseline is none of them, a seed or rate stands there
             twice, an arm takes no such setting, has a seed of its own or a rate beside those of
-            all, or would be judged on other text than the others.
+            all, would be carried out in another way, or judged on other text than the others.
     """
     if recipe.compare is None:
         return {recipe.model.variant: recipe}
@@ -63,7 +100,7 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
     single = recipe.change({"compare": None, "ladder": None})
     found = {str(arm.name): _side(arm, single) for arm in arms(recipe.compare, single)}
     for name, side in found.items():
-        _check_swept(name, side, single, recipe.compare)
+        _check_shared(name, side, single, recipe.compare)
     return {name: _judge_alike(name, side, single) for name, side in found.items()}
 
 
@@ -76,10 +113,10 @@ def _check_repeats(comparison: CompareSection) -> None:
         )
 
 
-def _check_swept(
+def _check_shared(
     name: str, side: TrainingRecipe, single: TrainingRecipe, comparison: CompareSection
 ) -> None:
-    """Refuse an arm with a seed or a rate of its own, where all arms run with those that follow."""
+    """Refuse an arm with a seed or a rate of its own, or another way to carry out its runs."""
     swept = {"seed": "seeds"}
     if comparison.learning_rates:
         swept["learning_rate"] = "learning_rates"
@@ -88,6 +125,12 @@ def _check_swept(
             raise UserError(
                 f"the arm {name!r} sets train.{setting}, and every arm runs with each of "
                 f"compare.{several}; take it out of the arm, or change compare.{several}"
+            )
+    for setting in _CARRIED_OUT:
+        if getattr(side.run, setting) != getattr(single.run, setting):
+            raise UserError(
+                f"the arm {name!r} sets run.{setting}, which all arms share; take it out of the "
+                "arm, and write it in [run]"
             )
 
 

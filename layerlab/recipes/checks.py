@@ -55,11 +55,11 @@ def refuse_single_arm(recipe: TrainingRecipe) -> None:
     if section is None or recipe.ladder is not None or len(section.arms) > 1:
         return
     if len(section.learning_rates) < 2 and section.published is None and not section.measures:
-        name = str(arms(section, recipe)[0].name)
-        pair = [name, "pangu-pi" if name == "llama" else "llama"]
+        (arm,) = arms(section, recipe)
+        pair = [str(arm.variant), "pangu-pi" if arm.variant == "llama" else "llama"]
         raise UserError(
-            f"compare.arms has {short_repr(name)} alone, which is held against none; expected two "
-            f"or more: type --arms {','.join(pair)}, or write arms = {json.dumps(pair)}"
+            f"compare.arms has {short_repr(arm.name)} alone, which is held against none; expected "
+            f"two or more: type --arms {','.join(pair)}, or write arms = {json.dumps(pair)}"
         )
 
 
@@ -87,22 +87,21 @@ def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
         UserError: another runner than this process is asked for, or several processes; or arms
             differ in their precision, of which a process has one, or in their text.
     """
+    first = next(iter(sides))
     for setting, expected in (("executor", "local"), ("num_processes", 1)):
-        for side in sides.values():
-            given = getattr(side.run, setting)
-            if given != expected:
-                raise UserError(
-                    "compare.lockstep runs all arms in one process, here, and "
-                    f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
-                    f"{setting} = {json.dumps(expected)}"
-                )
+        given = getattr(sides[first].run, setting)  # which all arms share
+        if given != expected:
+            raise UserError(
+                "compare.lockstep runs all arms in one process, here, and "
+                f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
+                f"{setting} = {json.dumps(expected)}"
+            )
     precisions = sorted({side.train.mixed_precision for side in sides.values()})
     if len(precisions) > 1:
         raise UserError(
             f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
             "expected one train.mixed_precision: write lockstep = false"
         )
-    first = next(iter(sides))
     for name, side in sides.items():
         if side.data.text() != sides[first].data.text():
             raise UserError(

@@ -134,7 +134,8 @@ def test_a_comparison_that_was_cut_off_goes_on_elsewhere_from_two_files(ended, t
     from layerlab.cli.app import app
 
     done = CliRunner().invoke(app, ["compare", str(here), "--judge", "--fold"])
-    said = f"The finished runs: {here / MANIFESTS} and {here / CURVES}"
+    said = f"The finished runs: {here / MANIFESTS} and {here / CURVES} "
+    said += f"What was shown of them: {here / 'comparison.json'}"
     assert done.exit_code == 0 and said in done.output.replace("\n", " ")
     there.mkdir(parents=True)
     for name in (MANIFESTS, CURVES):

@@ -1,6 +1,7 @@
 """Other arms under one recipe share its runs, and have a page of their own."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def test_other_arms_leave_the_first_page_as_it_is(place):
     assert (place / "report.html").read_bytes() == before and arms_in(place) == ["llama", "gpt2"]
     assert arms_in(own) == ["llama", "relu2"] and (own / "report.html").is_file()
     assert "compares other arms (llama, gpt2) and is left as it is." in second
+    swapped = judge(place, "gpt2", "llama")
+    assert "compares with another baseline (llama) and is left as it is." in swapped
+    shutil.rmtree(place / "comparisons" / "gpt2-llama")
     # The runs are shared: the page has their manifests.
     assert "relu2-s1" in (own / "report.html").read_text("utf-8")
     # Typed again, each finds its own page.

@@ -134,6 +134,9 @@ def test_one_arm_is_trained_where_a_rate_or_a_size_or_a_score_is_asked_for():
     section = {"arms": ["llama"], "seeds": [1, 2, 3]}
     alone = make_recipe({"train": {"max_steps": 4}, "compare": section})
     refuses("compare.arms has 'llama' alone, which is held against none", refuse_single_arm, alone)
+    # What is to be typed are variants.
+    own = alone.change({"compare.arms": [{"name": "own", "variant": "gpt2"}]})
+    refuses("has 'own' alone, .*: type --arms gpt2,llama, or write", refuse_single_arm, own)
     for asked in (
         {"compare.learning_rates": [1e-3, 1e-2]},
         {"ladder": {"count": 2}},

@@ -85,6 +85,12 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
         yield (
             f"the arms tried unequally many learning rates ({told}): more tries find a better best"
         )
+    short = [f"{name} {count}" for name, count in counts.items() if count < section.trials]
+    if section.search == "optuna" and short:
+        yield (
+            f"the search for learning rates has not ended: {', '.join(short)} of {section.trials}; "
+            "no verdict is final before it has"
+        )
     for side in sides.values():
         if side.chosen and side.chosen.edge:
             yield (

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -91,6 +91,7 @@ class Estimate:
             such device.
         room: bytes of memory that are free where the runs will be; None where it cannot be told.
         compiled: whether models will be, and are measured as they are before.
+        untimed: what runs do besides, in words, of which no time is counted.
         lockstep: whether all runs of a seed share a process.
         cluster: whether runs go to a cluster, and not to this machine.
         processes: of each run.
@@ -108,6 +109,7 @@ class Estimate:
     crowded: float = 1.0
     room: int | None = None
     compiled: bool = False
+    untimed: tuple[str, ...] = ()
     lockstep: bool = False
     cluster: bool = False
     processes: int = 1
@@ -207,6 +209,7 @@ def estimate(
         crowded=max(_slow_down(asked)),
         room=total_free_memory(first.run.device) if peak and not cluster else None,
         compiled=any(run.recipe.train.torch_compile for run in runs),
+        untimed=tuple(_list_untimed(runs)),
         lockstep=lockstep,
         cluster=cluster,
         processes=first.run.num_processes,
@@ -221,6 +224,15 @@ def _crowd(
         return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
     largest = max(sides.values(), key=lambda side: side.memory)
     return [largest] * slots
+
+
+def _list_untimed(runs: Sequence[RunSpec]) -> Iterator[str]:
+    """Yield what some of the runs do besides, of which no time is counted."""
+    yield "to write checkpoints, models and the page"
+    if any(run.recipe.evaluate.prompts for run in runs):
+        yield "to continue the prompts"
+    if any(run.recipe.monitor.interval for run in runs):
+        yield "to read the monitor"
 
 
 def _pace(run: RunSpec, peak: float | None, measure: bool, cache: dict[str, StepTime]) -> StepTime:

@@ -99,7 +99,7 @@ def _conditions(estimate: Any) -> list[str]:
             f"runs at once share cores or GPUs: each takes up to {estimate.crowded:.3g} times as "
             "long as alone, which the time in all counts and the time per run does not"
         )
-    lines.append("left out: what it takes to write checkpoints, models and the page")
+    lines.append(f"left out: what it takes {', '.join(estimate.untimed)}")
     if estimate.compiled:
         lines.append(
             "train.torch_compile: times are those of eager models; compiling is not counted: "

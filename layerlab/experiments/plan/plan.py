@@ -1,11 +1,11 @@
 """Plans immutable runs, each with a folder named after its settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.model.cost.match import Match, match
-from layerlab.recipes.arms import arms, sides
+from layerlab.recipes.arms import arms, sides, sort_baselines_first
 from layerlab.recipes.checks import validate
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
@@ -86,7 +86,7 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
         resolved = resolve_recipe(recipe, extent)
         return [RunSpec(arm=arm, recipe=resolved, digest=extent.digest, code=own_code(resolved))]
     comparison = recipe.compare
-    matched = dict(_match(recipe, comparison, extents))
+    matched = _match(recipe, comparison, extents)
     code = {name: own_code(side) for name, (side, _) in matched.items()}
     return [
         RunSpec(
@@ -104,18 +104,18 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
 
 def _match(
     recipe: TrainingRecipe, comparison: CompareSection, extents: Mapping[str, CorpusSize]
-) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
-    """Match each arm's recipe to the baseline's size."""
-    found = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
-    baselines = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
-    for name, side in found.items():
-        if comparison.match not in {"parameters", "flops"} or baselines[name] == name:
-            yield name, (side, None)
+) -> dict[str, tuple[TrainingRecipe, Match | None]]:
+    """Match each arm's recipe to the size that its baseline has in the end."""
+    resolved = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
+    found: dict[str, tuple[TrainingRecipe, Match | None]] = {}
+    for arm in sort_baselines_first(arms(comparison, recipe)):
+        name, baseline = str(arm.name), str(arm.against)
+        side = resolved[name]
+        if comparison.match not in {"parameters", "flops"} or baseline == name:
+            found[name] = side, None
             continue
-        baseline = found[baselines[name]]
-        own = design_model(side)
-        near = match(
-            own.spec, own.shape, count_costs(baseline), by=comparison.match_by, on=comparison.match
-        )
+        own, wanted = design_model(side), count_costs(found[baseline][0])
+        near = match(own.spec, own.shape, wanted, by=comparison.match_by, on=comparison.match)
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
-        yield name, (side.change(sizes), near)
+        found[name] = side.change(sizes), near
+    return {name: found[name] for name in resolved}

@@ -9,7 +9,7 @@ from typing import Any
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.warnings import disclose_added_seeds, remarks
 from layerlab.recipes.training import TrainingRecipe, make_recipe
-from tests.training.support.drawn import recipe, records
+from tests.training.support.drawn import recipe, record, records, runs
 
 
 def test_what_a_source_printed_is_told_as_a_reference():
@@ -121,3 +121,16 @@ def set_norms(
     return tuple(
         {**one, "norm": next(left)} if norms and one["kind"] == "train" else one for one in plain
     )
+
+
+def test_a_search_of_which_trials_are_missing_is_told():
+    searched = recipe(search="optuna", trials=3, learning_rates=[1e-3, 3e-3, 1e-2])
+    given = [record(run, BASE[run.seed]) for run in runs(searched)]
+    fewer = [one for one in given if (one.arm, one.rate) != ("gpt2", 3e-3)]
+    said = (
+        "the search for learning rates has not ended: gpt2 2 of 3; no verdict is final before it "
+        "has"
+    )
+    assert said in compare_runs(searched, fewer).content["remarks"]
+    whole = compare_runs(searched, given).content["remarks"]
+    assert not any("has not ended" in one for one in whole)

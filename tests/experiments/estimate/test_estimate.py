@@ -141,6 +141,15 @@ def test_processes_take_time_to_start(processes, times, said, monkeypatch):
     assert "left out: what it takes to write checkpoints" in shown
 
 
+def test_what_no_time_is_counted_for_is_said():
+    plain = drawn(estimate(runs(), measure=False), 120)
+    watched = runs(evaluate={"prompts": ["a"]}, monitor={"interval": 1})
+    more = drawn(estimate(watched, measure=False), 120)
+    line = "left out: what it takes to write checkpoints, models and the page"
+    assert line in plain and f"{line}," not in plain
+    assert f"{line}, to continue the prompts, to read the monitor" in more
+
+
 def test_what_was_resized_is_said_at_any_width():
     found = estimate(runs(compare={"match": "parameters"}), measure=False)
     match = found.sides[1].match
