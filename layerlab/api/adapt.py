@@ -30,11 +30,7 @@ from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.suites import select_benchmarks
 from layerlab.evaluation.harness.cache import scorer
-from layerlab.evaluation.results.paired_difference import (
-    differing,
-    list_untold,
-    paired_differences,
-)
+from layerlab.evaluation.results.paired_difference import differing, list_untold, paired_differences
 from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, load_model

@@ -114,7 +114,8 @@ def reads_ahead(model: Any) -> bool:
             if is_out_of_memory(error):
                 raise
             return False
-    return distance(two, one) > SLACK.get(model.dtype, 2**-4)
+    scores = one.dim() < 2 or one.shape[-1] <= max(ids)  # of labels, and not of tokens
+    return not scores and distance(two, one) > SLACK.get(model.dtype, 2**-4)
 
 
 def describe_ahead(name: str) -> str:

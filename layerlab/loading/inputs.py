@@ -196,6 +196,8 @@ def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
             f"input_ids has shape {tuple(ids.shape)} and dtype {ids.dtype}; expected integers, "
             "batch x token"
         )
+    if not len(ids):
+        raise UserError("input_ids has no row; expected at least one, batch x token")
     if attention_mask is None:
         return tuple(ids)
     rows = []

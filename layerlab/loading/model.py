@@ -266,6 +266,7 @@ def _load(
         raise UserError(
             "device= and dtype= load a model; this one is loaded: call model.to(...) before"
         )
+    _check_reads(model)
     check_held(model)
     _check_bias(model)
     if getattr(model.config, "is_encoder_decoder", False):
@@ -277,6 +278,24 @@ def _load(
     if not isinstance(found.stack, str):
         check_loaded(model, found.stack.blocks)
     return found
+
+
+def _check_reads(model: PreTrainedModel) -> None:
+    """Refuse a model that reads no tokens, such as one of images.
+
+    Raises:
+        UserError: it is such a model.
+    """
+    reads = model.main_input_name == "input_ids"
+    try:
+        model.get_input_embeddings()
+    except NotImplementedError:
+        reads = False
+    if not reads:
+        raise UserError(
+            f"{type(model).__name__} is no model of tokens: its main input is not input_ids, or it "
+            "has no get_input_embeddings; expected a language model, or the part of it that is one"
+        )
 
 
 def _check_bias(model: PreTrainedModel) -> None:

@@ -1,10 +1,20 @@
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+    ViTConfig,
+    ViTModel,
+)
 
 import layerlab
 from layerlab import UserError, load_report
@@ -242,6 +252,48 @@ def test_a_model_that_has_seen_the_next_token_has_no_loss():
     assert said["lens"][0].count("BertForMaskedLM: ") == 1
     (head, *_) = lines(found.to_dict(), found.findings)
     assert head.endswith("float32 on cpu, no loss: its logits hang on later tokens")
+
+
+@pytest.mark.full
+def test_scores_of_labels_are_no_logits():
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=280, num_attention_heads=2, pad_token_id=0, **sizes)
+    names = ["stream", "lens", "ablation", "rounding", "gradients", "saliency(text=None)"]
+    for kind in (LlamaForTokenClassification, LlamaForSequenceClassification):
+        found = layerlab.inspect(
+            kind(config), input_ids=torch.arange(3, 23), measures=names, progress=False
+        )
+        assert found.models[0]["loss_nats"] is None and not found.models[0]["reads_ahead"]
+        declared = {one["name"]: one["not_applicable"] for one in found.to_dict()["measures"]}
+        assert not declared.pop("stream")
+        assert all("gives no logits" in reasons[0]["reason"] for reasons in declared.values())
+
+
+def test_a_model_of_images_is_one_clear_line():
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    model = ViTModel(ViTConfig(num_attention_heads=2, image_size=8, patch_size=4, **sizes))
+    with pytest.raises(UserError, match=r"^ViTModel is no model of tokens: its main input is not"):
+        layerlab.inspect(model, input_ids=[[0, 1]], progress=False)
+
+
+@pytest.mark.full
+def test_threads_that_read_one_model_read_the_same_and_leave_it_as_it_was():
+    model = built("llama").train()
+    state = [(one.training, len(one._forward_hooks)) for one in model.modules()]
+    asked = [one.requires_grad for one in model.parameters()]
+
+    def read(_: int) -> list[list[float]]:
+        found = layerlab.inspect(
+            model, input_ids=torch.arange(3, 35), measures=["stream", "attention"], progress=False
+        )
+        frames = [found.frame(name).select_dtypes("number") for name in ("stream", "attention")]
+        return [frame.fillna(0.0).to_numpy().tolist() for frame in frames]
+
+    alone = read(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(one == alone for one in pool.map(read, range(8)))
+    assert [(one.training, len(one._forward_hooks)) for one in model.modules()] == state
+    assert [one.requires_grad for one in model.parameters()] == asked
 
 
 @pytest.mark.full

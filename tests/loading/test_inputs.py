@@ -70,6 +70,12 @@ def test_a_mask_that_was_added_to_the_scores_can_be_turned_as_the_error_says(bar
     assert [piece.tolist() for piece in sequences(kept, bare)] == [[4, 5]]
 
 
+def test_ids_without_a_row_are_refused():
+    refuses(
+        "input_ids has no row; expected at least one", passage, input_ids=torch.ones(0, 4).long()
+    )
+
+
 def test_ids_are_cut_into_samples_too(bare):
     pieces = sequences(passage(input_ids=[list(range(9))], context=4), bare)
     assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7]]

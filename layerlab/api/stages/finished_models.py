@@ -18,11 +18,7 @@ from layerlab.evaluation.results.data_issues import remarks as describe_oddities
 from layerlab.evaluation.results.question_scores import score_whole
 from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
-from layerlab.experiments.executors.score_command import (
-    check_program,
-    hash_command,
-    run_command,
-)
+from layerlab.experiments.executors.score_command import check_program, hash_command, run_command
 from layerlab.experiments.session import PreparedRecipe
 from layerlab.loading.model import LoadedModel, load_model
 from layerlab.recipes.compared_measures import SUITE, ComparedMeasure, parse_measure

@@ -129,10 +129,13 @@ def check_causal(config: Any, name: str) -> None:
             f"architectures is {short_repr(kinds)} in config.json of {name!r}; expected a list of "
             'names: write for example ["LlamaForCausalLM"]'
         )
-    causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
+    right = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    causal = right is not None or "AutoModelForCausalLM" in (
         getattr(config, "auto_map", None) or {}
     )
+    own = getattr(right, "__name__", "")
     other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
+    other = [kind for kind in other if kind != own]
     if causal and not (kinds and len(other) == len(kinds)):
         _check_family(config, kinds, name)
         return

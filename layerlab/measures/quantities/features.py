@@ -19,7 +19,7 @@ from layerlab.loading.token_text import alone
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.quantities.dimension import ENOUGH, reliable
 from layerlab.measures.support.centring import NAN, Pool
-from layerlab.measures.support.pca import COMPONENTS, Components, apartness, components, coordinates
+from layerlab.measures.support.pca import COMPONENTS, apartness, components, coordinates
 from layerlab.observe.tracing.records import Layer
 
 WORDS, POINTS, SKIP = 8, 100, 1
@@ -81,10 +81,9 @@ class Cloud:
         """Take the tokens of one more sequence."""
         self.pool.add(layer.stream[skip:])
         drawn = chosen.of(layer.sequence)
-        if drawn:
-            positions = [position for _, _, position in drawn]
-            self.marks += [(word, number) for word, number, _ in drawn]
-            self.features.append(layer.stream[positions].detach().cpu())
+        positions = [position for _, _, position in drawn]
+        self.marks += [(word, number) for word, number, _ in drawn]
+        self.features.append(layer.stream[positions].detach().cpu())
 
 
 def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> ChosenOccurrences:
@@ -158,7 +157,8 @@ def close(run: MeasureContext) -> Iterator[Row]:
                 f"{found.tokens} tokens for a width of {width}: with fewer than {ENOUGH * width} "
                 "the shares of the variance read too high"
             )
-        points, owners = _points(cloud, found)
+        points = coordinates(torch.cat(cloud.features), found)
+        owners = torch.tensor([word for word, _ in cloud.marks])
         shares = found.shares.tolist()
         run.picture["layers"].append(layer)
         run.picture["shares"].append([_short(share) for share in shares])
@@ -176,13 +176,6 @@ def close(run: MeasureContext) -> Iterator[Row]:
 
 def _first(skip: int) -> str:
     return "first token" if skip == 1 else f"first {skip} tokens"
-
-
-def _points(cloud: Cloud, found: Components) -> tuple[Tensor, Tensor]:
-    if not cloud.features:
-        return found.mean.new_zeros(0, COMPONENTS), torch.zeros(0, dtype=torch.int64)
-    points = coordinates(torch.cat(cloud.features), found)
-    return points, torch.tensor([word for word, _ in cloud.marks])
 
 
 def _table(

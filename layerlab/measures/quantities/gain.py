@@ -108,7 +108,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
         "sublayer": name,
         "measured": measured,
         **columns,
-        "ranged": not attends and constants.form is not None and not constants.form.has_constant,
+        "ranged": constants.form is not None and not constants.form.has_constant,
         "tightness": _ratio(columns["bound"], measured),
         "violated": violated,
     }

@@ -16,6 +16,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.format_list import parse_formats
 from layerlab.numerics.prediction.predict import spreads
 from layerlab.observe.tracing.block_calls import find_stream
+from layerlab.observe.tracing.gradients import are_logits
 from layerlab.system.hooks import temporary_hooks
 
 
@@ -80,10 +81,10 @@ def forward(model: Any, tokens: Tensor) -> Any:
     """Return one forward pass without a cache.
 
     Raises:
-        NotApplicable: it gives no logits, as a model without a head.
+        NotApplicable: it gives no logits, as a model without a head, or with one of labels.
     """
     found = model(input_ids=tokens[None], use_cache=False)
-    if getattr(found, "logits", None) is None:
+    if not are_logits(getattr(found, "logits", None), tokens):
         raise NotApplicable("it gives no logits")
     return found
 

@@ -61,7 +61,7 @@ def components(pool: Pool) -> Components:
     count = min(COMPONENTS, width)
     directions, variances = mean.new_zeros(COMPONENTS, width), mean.new_zeros(COMPONENTS)
     total = float(moments.trace()) / freedom
-    if total > 0 and moments.isfinite().all():
+    if moments.isfinite().all():
         values, vectors = scipy.linalg.eigh(
             moments.numpy(), subset_by_index=(width - count, width - 1)
         )

@@ -49,7 +49,7 @@ def find_layout(module: nn.Module | None, name: str, weight: Tensor) -> WeightLa
         experts: Any = module
         stack = (experts.moe_num_experts, -1, weight.shape[1])
         return WeightLayout(shape=stack, inputs_first=name == "w2")
-    if kind == "XLNetRelativeAttention" and weight.ndim == 3:
+    if kind == "XLNetRelativeAttention":
         return WeightLayout(shape=(len(weight), -1), inputs_first=name in ("q", "k", "v", "r"))
     if weight.ndim == 3:
         return WeightLayout(inputs_first=bool(getattr(module, "is_transposed", kind in _STACKS)))

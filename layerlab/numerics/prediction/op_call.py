@@ -47,9 +47,9 @@ class OpCall:
         found = self.spreads[index] if index < len(self.spreads) else None
         return found if floating(found) else None
 
-    def again(self, *args: Any, **changes: Any) -> Any:
+    def again(self, *args: Any) -> Any:
         """Run the same operation on other values."""
-        return self.run(*args, **{**self.kwargs, **changes})
+        return self.run(*args, **self.kwargs)
 
     def dense(self) -> list[Any]:
         """Return the arguments with spreads for values, zeros for exact ones."""

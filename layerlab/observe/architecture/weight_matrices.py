@@ -109,7 +109,10 @@ class MatrixNames:
             number, _, inside = name.removeprefix(self.stack).partition(".")
             if number.isdigit():
                 return int(number), inside
-        behind = self.blocks and self.order.get(name, -1) > self.last
+        # Some heads are declared before what they read, and some embeddings behind the blocks.
+        head = self.stack.startswith(self.prefix) and not name.startswith(self.prefix)
+        behind = head or (bool(self.blocks) and self.order.get(name, -1) > self.last)
+        behind = behind and not isinstance(self._owner(name), nn.Embedding)
         return self.blocks if behind else EMBEDDING, name.removeprefix(self.prefix)
 
 

@@ -8,9 +8,13 @@ from torch import nn
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Return whether a model, or a part of it, is compiled in place or by `torch.compile`."""
+    """Return whether a model, a part of it, or the forward of one is compiled."""
     names = ("_compiled_call_impl", "_orig_mod")
-    return any(getattr(part, name, None) for part in model.modules() for name in names)
+    return any(
+        hasattr(vars(part).get("forward"), "_torchdynamo_orig_callable")
+        or any(getattr(part, name, None) for name in names)
+        for part in model.modules()
+    )
 
 
 def run_uncompiled(model: nn.Module) -> AbstractContextManager[Any]:

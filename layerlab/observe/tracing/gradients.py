@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from math import nan
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -90,8 +91,15 @@ def stream_gradients(
     return _run_backward(model, anatomy.blocks, run, twice=len(tokens) > MANY_TOKENS)
 
 
+def are_logits(found: Any, tokens: Tokens) -> TypeGuard[Tensor]:
+    """Return whether a model's answer has an entry for each token, as the scores of labels lack."""
+    return isinstance(found, Tensor) and found.dim() == 3 and found.shape[-1] > int(tokens.max())
+
+
 def next_token_loss(output: Any, tokens: Tokens) -> Scalar | None:
     """Return the mean next-token loss, None where there are no logits of every token.
+
+    NaN where they have no entry for one of the tokens.
 
     -mean_t log softmax(logits_t)[next token]
 
@@ -99,12 +107,15 @@ def next_token_loss(output: Any, tokens: Tokens) -> Scalar | None:
     Unit: nats.
     """
     logits = getattr(output, "logits", None)
-    if logits is None or logits.shape[1] != tokens.shape[0]:
+    if logits is None or logits.dim() != 3 or logits.shape[1] != tokens.shape[0]:
         return None
+    tokens = tokens.to(logits.device)
+    # Scores of labels have no entry for most tokens: the host need not wait to learn that.
+    there = tokens.clamp(max=logits.shape[-1] - 1)
     # Some rows at a time: logits in float32 are the largest tensor of a long text.
-    pieces = zip(logits[0, :-1].split(ROWS), tokens[1:].to(logits.device).split(ROWS), strict=True)
+    pieces = zip(logits[0, :-1].split(ROWS), there[1:].split(ROWS), strict=True)
     sums = [nn.functional.cross_entropy(a.float(), b, reduction="sum") for a, b in pieces]
-    return torch.stack(sums).sum() / (tokens.shape[0] - 1)
+    return (torch.stack(sums).sum() / (tokens.shape[0] - 1)).where((there == tokens).all(), nan)
 
 
 def _run_backward(
@@ -150,8 +161,9 @@ def _differentiate(
         hold(layer, first_tensor(output))
 
     with _listening(anatomy.blocks, start, leave), torch.enable_grad():
-        loss = next_token_loss(model(input_ids=tokens[None], use_cache=False), tokens)
-        if loss is None:
+        output = model(input_ids=tokens[None], use_cache=False)
+        loss = next_token_loss(output, tokens)
+        if loss is None or not are_logits(output.logits, tokens):
             raise NotApplicable(
                 "it gives no logits for every token, so there is no next-token loss"
             )
@@ -245,7 +257,7 @@ def _pass(
         options["logits_to_keep"] = torch.tensor([position], device=tokens.device)
     with _listening(anatomy.blocks, streams.start, streams.leave), torch.enable_grad():
         logits = getattr(model(input_ids=tokens[None], **options), "logits", None)
-        if logits is None:
+        if not are_logits(logits, tokens):
             raise NotApplicable("it gives no logits")
         streams.check()
         at = logits[0, 0 if logits.shape[1] == 1 else position]

@@ -22,6 +22,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
 from layerlab.observe.tracing.aligned_head import Room, align_head
 from layerlab.observe.tracing.block_calls import find_stream
+from layerlab.observe.tracing.gradients import are_logits
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, TokenIds, Tokens
 from layerlab.system.hooks import replacing_forward
@@ -32,6 +33,7 @@ _SUMS = 64 * torch.finfo(torch.float32).eps
 _ROUNDINGS = 4
 # Positions at which a readout of the last layer is held against the model's own logits.
 _CHECKED = 16
+_NONE = "it gives no logits for every token"
 Logits = Float[Tensor, "place vocab"]
 Readout = Callable[[States], Logits]
 
@@ -89,10 +91,12 @@ def answer(
         stack.callback(front.remove)
         for block in anatomy.blocks:
             stack.callback(block.register_forward_hook(leave).remove)
-        logits = _logits(model, tokens[None], places)[0]
+        logits = _logits(model, tokens[None], places)
+    if not are_logits(logits, tokens):
+        raise NotApplicable(_NONE)
     if len(outputs) != len(anatomy.blocks):
         raise NotApplicable("it does not run each of its blocks once in a forward")
-    return Answer(tokens=tokens, places=places, streams=streams, logits=logits, outputs=outputs)
+    return Answer(tokens=tokens, places=places, streams=streams, logits=logits[0], outputs=outputs)
 
 
 @contextmanager
@@ -168,7 +172,7 @@ def _logits(
     with align_head(model, room):
         found = getattr(model(input_ids=tokens, use_cache=False, **options), "logits", None)
     if not isinstance(found, Tensor) or found.dim() != 3:
-        raise NotApplicable("it gives no logits for every token")
+        raise NotApplicable(_NONE)
     return found if found.shape[1] == len(places) else found[:, places]
 
 

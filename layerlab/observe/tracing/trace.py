@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
-from layerlab.observe.tracing.attention.probe import KERNELS, AttentionCall, implementation, probe
+from layerlab.observe.tracing.attention.probe import AttentionCall, probe, replacing_kernels
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.block_calls import (
     BlockCall,
@@ -93,16 +93,13 @@ def observing(model: PreTrainedModel) -> Iterator[None]:
     It is in evaluation mode, without parameter gradients, with an attention that can be heard, and
     uncompiled.
     """
-    name = implementation(model)
-    replaced = KERNELS.fullmatch(name)
-    with evaluation_mode(model), run_uncompiled(model), parameter_gradients(model, wanted=False):
-        try:
-            if replaced:
-                model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-            yield
-        finally:
-            if replaced:
-                model.set_attn_implementation(name)
+    with (
+        evaluation_mode(model),
+        run_uncompiled(model),
+        parameter_gradients(model, wanted=False),
+        replacing_kernels(model),
+    ):
+        yield
 
 
 class _Watcher:

@@ -13,6 +13,7 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    BertGenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
 )
@@ -140,6 +141,12 @@ def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders
 )
 def test_classes_of_the_same_family_or_of_none_are_taken(architectures):
     check_causal(LlamaConfig(architectures=architectures), "llama")
+
+
+def test_the_decoder_of_a_family_is_taken_whatever_its_class_is_called():
+    check_causal(BertGenerationConfig(architectures=["BertGenerationDecoder"]), "decoder")
+    encoder = BertGenerationConfig(architectures=["BertGenerationEncoder"])
+    refuses("is a BertGenerationEncoder, not a causal", check_causal, encoder, "encoder")
 
 
 def test_code_of_a_model_says_nothing_of_its_family():

@@ -83,6 +83,15 @@ def test_diversity_is_the_least_distance_to_equal_rows(h):
         assert diversity(h) <= torch.linalg.matrix_norm(h - row) * (1 + tolerance(h))
 
 
+def test_the_composite_norm_is_that_of_rows_and_columns():
+    h = features(4, mean=0.5)
+    centred, whole = (
+        torch.linalg.matrix_norm(m, 1) * torch.linalg.matrix_norm(m, math.inf)
+        for m in (h - h.mean(0), h)
+    )
+    assert math.isclose(composite_residual(h), (centred / whole).sqrt(), rel_tol=tolerance(h))
+
+
 @settings(max_examples=60, deadline=None)
 @given(matrices)
 def test_every_ratio_stays_in_its_range(h):
@@ -141,8 +150,9 @@ def test_scaling_moves_the_distance_alone(h, factor):
 
 def test_a_small_spread_on_a_large_mean_is_not_lost():
     spread = features(3).round(decimals=3)
-    h = (spread * 2**-20 + 2.0**20).float()
-    exact = h.double() - 2.0**20
+    h = spread * 2**-20 + 2.0**20
+    exact = h - 2.0**20
+    assert exact.count_nonzero() == exact.numel()
     assert math.isclose(diversity(h), (exact - exact.mean(0)).norm(), rel_tol=tolerance(h))
 
 

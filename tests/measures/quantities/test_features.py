@@ -97,6 +97,11 @@ def test_a_layer_that_is_not_finite_leaves_its_points_open(tiny):
         place[0] for place, point in zip(places[0], points[0][0], strict=True) if None in point
     ]
     assert set(open_) == {1} and len(open_) < len(places[0])
+    elsewhere = readings(
+        subject(model), [torch.arange(5, 13), TEXTS[1][4:]], [MEASURE.given(words=1, skip=3)]
+    )
+    assert elsewhere.pictures["features"]["points"] == [[[[None] * 3] * 2]] * 3
+    assert all(row["apart"] != row["apart"] for row in elsewhere.rows["features"])
 
 
 def test_the_same_text_gives_the_same_picture_and_sequences_add_up(tiny):

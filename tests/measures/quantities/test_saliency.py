@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -179,6 +180,11 @@ def test_a_long_prompt_is_reported_by_its_largest_tokens(tiny):
     whole = readings(subject(model), [tokens], [MEASURE.given(**{**options, "tokens": 40})])
     first = {row["position"]: row["l1"] for row in _embedding(whole.rows["saliency"])}
     assert all(first[row["position"]] == row["l1"] for row in _embedding(rows))
+    sizes = pd.DataFrame(whole.rows["saliency"]).pivot(
+        index="layer", columns="position", values="l1"
+    )
+    most = sizes.div(sizes.sum(axis=1), axis=0).max().drop(39).nlargest(7)
+    assert picture["positions"] == [*sorted(most.index), 39]
 
 
 def _embedding(rows: list[Any]) -> list[Any]:

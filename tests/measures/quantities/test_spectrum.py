@@ -163,7 +163,11 @@ def test_every_form_of_attention_agrees_with_the_svd(name, dense):
     found = spectrum(attended, dtype=torch.float64, dense=dense)
     assert torch.allclose(found.norm, svd_norm(matrix), rtol=1e-9)
     assert torch.allclose(found.contraction, svd_contraction(matrix), rtol=1e-6)
-    assert torch.allclose(found.row_sum_min, matrix.sum(-1).amin(-1), rtol=1e-9)
+    sums = matrix.sum(-1)
+    assert torch.allclose(found.row_sum_min, sums.amin(-1), rtol=1e-9)
+    assert torch.allclose(found.row_lower, sums.norm(dim=-1) / 150**0.5, rtol=1e-9)
+    assert torch.allclose(found.column_lower, matrix.norm(dim=1).amax(-1), rtol=1e-9)
+    assert torch.allclose(found.column_bound, matrix.sum(1).amax(-1).sqrt(), rtol=1e-9)
 
 
 def test_a_sink_pushes_the_norm_below_one_and_the_row_bound_with_it():

@@ -77,6 +77,11 @@ def test_alignment_is_a_cosine(seed, other):
     assert -1 <= alignment(features(seed), features(other)) <= 1
 
 
+def test_no_rounding_takes_a_cosine_beyond_one():
+    for h in map(features, range(200)):
+        assert alignment(h, h) <= 1 and alignment(-h, h) >= -1
+
+
 def test_an_orthogonal_branch_has_alignment_zero():
     assert alignment(torch.tensor([[0.0, 3.0]]), torch.tensor([[2.0, 0.0]])) == 0
 

@@ -81,6 +81,17 @@ def test_the_first_tokens_and_a_noise_are_as_they_are_asked_for():
     assert changed == {"Theorem 6"}
 
 
+def test_an_attention_of_another_form_leaves_the_theorems_that_do_not_speak_of_it():
+    model = made()
+    model.model.layers[0].attention.output.register_forward_hook(lambda *given: given[2].tanh())
+    found = read(model)
+    (note,) = (one for one in found.notes["theorems"] if one.startswith("attention: "))
+    assert note.startswith("attention: not applicable to layer 0, because its value path is not")
+    seen = {(row["layer"], row["statement"]) for row in found.rows["theorems"]}
+    alone = {"Theorem 4", "Theorem 6", "Theorem 7, gated"}
+    assert seen == {(0, "Theorem 7, gated"), *((1, name) for name in alone)}
+
+
 def test_one_token_has_no_theorem():
     assert "one token has no diversity" in read(made(), TOKENS[:1]).refused["theorems"]
 

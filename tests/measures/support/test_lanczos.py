@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerlab.measures.support.lanczos import Krylov, Perron, settle
-from layerlab.measures.support.products import RowBlocks, dense
+from layerlab.measures.support.products import CHUNK, RowBlocks, dense
 from tests.measures.regime import KINDS, attention, enclosed, record, svd_contraction, svd_norm
 
 EPS = torch.finfo(torch.float64).eps
@@ -96,6 +96,18 @@ def test_column_and_row_bounds_hold(matrix):
     assert (exact <= known.column_sums.amax(-1).sqrt() * above).all() or known.row_sum_min.max() > 1
     assert (known.column_norms.amax(-1) <= exact * above).all()
     assert (known.row_norm <= exact * above).all()
+
+
+@pytest.mark.parametrize("keys", [CHUNK, CHUNK + 1, 3 * CHUNK - 1])
+def test_products_with_rows_of_any_length_are_those_of_the_whole_matrix(keys):
+    draw = torch.Generator().manual_seed(keys)
+    matrix, vectors = (
+        torch.randn(2, count, keys, generator=draw, dtype=torch.float64) for count in (5, 3)
+    )
+    shift = torch.randn(2, 3, generator=draw, dtype=torch.float64)
+    images = vectors @ matrix.mT - shift[..., None]
+    wanted = (images @ matrix, images.square().sum(-1), images.sum(-1))
+    torch.testing.assert_close(dense(matrix).gram(vectors, shift), wanted)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40])

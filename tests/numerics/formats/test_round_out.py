@@ -62,3 +62,16 @@ def test_a_result_in_which_elements_lie_in_one_place_is_refused():
     narrow = torch.ones(1, 3).expand(2, 3)
     for x in (torch.ones(2, 3), narrow):
         refuses("several elements of out lie in one place", round_to, x, "bf16", out=narrow)
+
+
+def test_of_what_requires_a_gradient_a_result_is_written_where_none_is_made():
+    x, out = torch.randn(5, requires_grad=True), torch.empty(5)
+    with torch.no_grad():
+        assert round_to(x, "bf16", out=out) is out
+    assert torch.equal(out, x.detach().bfloat16().float())
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8", "fp8_e4m3:channel", "mxfp4"])
+def test_a_result_of_nothing_is_what_was_given_for_it(name):
+    x, out = torch.empty(0, 4), torch.empty(0, 4)
+    assert round_to(x, name, out=out) is out and round_to(x, name, out=x) is x

@@ -4,11 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.formats.round import round_to
 from layerlab.numerics.prediction.error_state import BoundAlgebra, VarianceAlgebra, spacing
+from layerlab.numerics.prediction.predict import spreads
 
 FORMATS = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "t5", "fp32")
 MODES = ("nearest", "away", "zero", "up", "down", "stochastic")
@@ -116,3 +118,19 @@ def test_stored_formats_are_bounded(name):
         assert bound is not None
         for part in (-1.0, 0.0, 1.0):
             assert ((round_to(x + part * s, format) - x).abs() <= bound).all()
+
+
+class Scaling(nn.Module):
+    def forward(self, x, factor):
+        return x.exp() * factor
+
+
+@pytest.mark.parametrize("factor", [0.25, -4.0, torch.tensor(0.25)])
+def test_a_power_of_two_adds_no_error_to_what_was_rounded(factor):
+    def spread(by):
+        model, x = Scaling(), values(64)
+        return spreads(model, lambda: model(x, by), make_arithmetic("t6"), [], "variance")[1][0]
+
+    expected = spread(1.0) * abs(float(factor))
+    torch.testing.assert_close(spread(factor), expected, rtol=1e-12, atol=0)
+    assert (spread(1.5 * factor) > (1.5 + 1e-6) * expected).all()

@@ -65,7 +65,8 @@ def test_a_large_channel_in_bf16_makes_no_factor():
     x, branch, other = rounded()
     assert factor(branch, [x + branch], [x], []) == 1
     assert factor(branch, [x + branch + other], [x], [other]) == 1
-    assert factor(1e-3 * branch, [x + 1e-3 * branch], [x], []) == 1
+    for small in (1e-3 * branch, 1e-6 * branch):
+        assert factor(small, [x + small], [x], []) == 1
     assert factor(branch, [x + 3 * other], [x], []) is None
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
 
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, interface_of
 from layerlab.observe.tracing.attention.record import AttentionRecord
@@ -215,6 +216,36 @@ def implementation(module: nn.Module) -> str:
     """Return the name under which a module asks for its attention."""
     config = getattr(module, "config", None)
     return getattr(config, "_attn_implementation", None) or "eager"
+
+
+@contextmanager
+def replacing_kernels(model: PreTrainedModel) -> Iterator[None]:
+    """Have plain attention in the place of kernels that form no scores, until the context ends.
+
+    Each configuration inside that of a model names its own.
+    """
+    plain = "sdpa" if model._supports_sdpa else "eager"
+    before = [(config, config._attn_implementation) for config in _configurations(model)]
+    try:
+        for config, name in before:
+            replaced = name and KERNELS.fullmatch(name)
+            config._attn_implementation = {"": plain if replaced else name}
+        yield
+    finally:
+        for config, name in before:
+            config._attn_implementation = {"": name}
+
+
+def _configurations(model: PreTrainedModel) -> list[Any]:
+    """Return the configurations of a model and of its parts, the outer ones first."""
+    found: dict[int, Any] = {}
+    waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    for config in waiting:
+        if id(config) not in found:
+            found[id(config)] = config
+            inner = (getattr(config, name, None) for name in config.sub_configs)
+            waiting += [one for one in inner if one is not None]
+    return list(found.values())
 
 
 class _Listener(TorchFunctionMode):

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.quantities.low_precision.condition import mixed, normwise
+from layerlab.measures.quantities.low_precision.condition import components, mixed, normwise
 from layerlab.measures.runner import readings
+from layerlab.measures.support.rounding_theory import Theory
 from layerlab.numerics.theory import condition_numbers
+from layerlab.numerics.theory.modules import TheoryAttention
 from layerlab.plugins import resolve
 from layerlab.records.layer_names import EMBEDDING
 from tests.families import recipe
@@ -81,6 +83,32 @@ def test_power_steps_and_sampled_jacobians_meet_a_matrix():
     rows = x[:: -(-9 // 4)]
     reach = (rows.abs() @ matrix.abs().mT).amax(-1) / (rows @ matrix.mT).abs().amax(-1)
     assert mixed(lambda v: v @ matrix.mT, x) == pytest.approx(float(reach.median()))
+
+
+def numbers(f, x):
+    jacobian, value = torch.func.jacrev(f)(x), f(x)
+    kinds = (condition_numbers.componentwise, condition_numbers.normwise, condition_numbers.mixed)
+    return torch.stack([kind(jacobian, x, value) for kind in kinds])
+
+
+def test_numbers_of_the_softmax_and_of_a_sum_are_those_of_dense_jacobians():
+    draw = torch.Generator().manual_seed(0)
+    x, added = torch.randn(2, 5, 6, generator=draw, dtype=torch.float64)
+    query, key, value = torch.randn(3, 2, 3, 6, generator=draw, dtype=torch.float64)
+    parts = TheoryAttention(query=query, key=key, value=value, scale=0.5)
+    read = dict(components(Theory(entered=x, attended=added, attention_input=x, attention=parts)))
+    scores = torch.stack([parts.scores(x, head) for head in range(2)])
+    rows = [
+        [numbers(lambda s: s.softmax(0), s[row, : row + 1]) for s in scores] for row in range(5)
+    ]
+    both = torch.cat([x, added], 1)
+    sums = [numbers(lambda pair: pair.view(2, 6).sum(0), pair) for pair in both]
+    wanted = {"softmax": torch.stack([torch.stack(row).amax(0) for row in rows])}
+    wanted["attention sum"] = torch.stack(sums)
+    for name, each in wanted.items():
+        torch.testing.assert_close(read[name].componentwise, each[:, 0])
+        assert read[name].normwise == pytest.approx(float(each[:, 1].median()), rel=1e-3)
+        assert read[name].mixed == pytest.approx(float(each[:, 2].median()))
 
 
 def test_a_post_norm_model_says_which_norm_is_not_there(tiny):

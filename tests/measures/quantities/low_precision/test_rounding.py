@@ -1,15 +1,15 @@
 """What a low precision does to stream and logits, held against real low-precision runs."""
 
 import copy
-from math import isnan
+from math import inf, isnan
 
 import pytest
 import torch
 
-from layerlab import UserError
+from layerlab import UserError, emulate
 from layerlab.console.progress import Progress
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.quantities.low_precision.rounding import divergence, error
+from layerlab.measures.quantities.low_precision.rounding import _vacuous, divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.numerics.emulation.attribution import error as squared_error
@@ -50,6 +50,8 @@ def test_the_observed_error_is_that_of_a_real_run_in_bf16(tiny, family):
     found = measured(model, "rounding", "logits")
     real = seen(copy.deepcopy(model).to(torch.bfloat16))
     wide = seen(copy.deepcopy(model).double())
+    with emulate(model, "bf16", mode="flat"):
+        flat = [one.held for one in seen(model)]
     rows = found.rows["rounding"]
     assert [row["layer"] for row in rows] == [EMBEDDING, 0, 1]
     for row in rows:
@@ -59,10 +61,20 @@ def test_the_observed_error_is_that_of_a_real_run_in_bf16(tiny, family):
         assert row["worst"] == pytest.approx(float(every.max()), rel=1e-3)
         assert row["low"] <= row["median"] <= row["high"] <= row["worst"]
         assert every[row["worst_token"]] == every.max()
+        flatly = error(flat[row["layer"] + 1], wide[row["layer"] + 1])
+        assert row["flat"] == pytest.approx(float(flatly.mean()), rel=1e-3)
     logits = next(row for row in found.rows["logits"] if row["mode"] == "as-run")
     assert logits["error"] == pytest.approx(float(error(real[-1], wide[-1]).mean()), rel=1e-3)
     changed = real[-1].argmax(-1) != wide[-1].argmax(-1)
     assert logits["changed"] == pytest.approx(float(changed.double().mean()))
+
+
+def test_a_running_bound_that_says_nothing_is_named_from_its_first_layer_on():
+    rows = [{"layer": layer, "running": bound} for layer, bound in enumerate((0.9, 1.0, 7.0, inf))]
+    assert _vacuous("fp16", rows[:1]) == ""
+    assert _vacuous("fp16", rows[:3]) == "fp16 from layer 1 on"
+    assert _vacuous("fp16", rows) == "fp16 from layer 1 on, infinite from layer 3 on"
+    assert _vacuous("fp16", rows[3:]) == "fp16 infinite from layer 3 on"
 
 
 @pytest.mark.full

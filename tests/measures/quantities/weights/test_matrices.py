@@ -27,6 +27,7 @@ from layerlab.measures.quantities.weights.matrices import (
 )
 from layerlab.measures.runner import readings
 from layerlab.observe.architecture.weight_matrices import MatrixNames
+from layerlab.records.layer_names import EMBEDDING
 from tests.families.recipe import FAMILIES, UNBUILT
 from tests.families.recipe import build as family
 
@@ -121,8 +122,8 @@ def test_singular_values_of_entries_without_squares_are_found(scale):
 
 
 def test_rows_and_columns_next_to_nothing_are_counted():
-    weight = torch.ones(6, 4)
-    weight[2], weight[:, 1] = 1e-5, 0.0
+    weight = torch.full((6, 4), 0.1)
+    weight[2], weight[:, 1] = 1e-6, 0.0
     assert dead(weight, 0) == 1 and dead(weight, 1) == 1
     assert dead(torch.zeros(3, 2), 0) == 3
 
@@ -130,7 +131,7 @@ def test_rows_and_columns_next_to_nothing_are_counted():
 def test_weights_without_squares_are_named(tiny):
     model = tiny("llama").double()
     with torch.no_grad():
-        model.model.layers[1].mlp.up_proj.weight.mul_(1e155)
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = 1e155
     found = inspect(model, weights=True, measures="matrices", progress=False)
     (notes,) = [one["notes"] for one in found.to_dict()["measures"]]
     assert notes[0].endswith("squares of mlp.up_proj of layer 1 are not finite in float64")
@@ -283,6 +284,21 @@ def test_a_stack_that_a_file_holds_the_other_way_round_is_turned():
     stack = model.get_parameter(path).detach()
     first, *_ = MatrixNames(model).cut(path, stack.mT.contiguous())
     assert torch.equal(first.weight, stack[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "front"),
+    [
+        # The head is declared in front of the model that it reads.
+        ("camembert", "lm_head.dense", False),
+        ("camembert", "roberta.embeddings.word_embeddings", True),
+        # One of the embeddings is declared behind the blocks.
+        ("gemma4_text", "model.embed_tokens_per_layer", True),
+    ],
+)
+def test_heads_stand_behind_the_blocks_and_embeddings_in_front(name, weight, front):
+    names = MatrixNames(family(name))
+    assert names.key(f"{weight}.weight")[0] == (EMBEDDING if front else names.blocks)
 
 
 def test_experts_that_lie_below_each_other_are_told_apart():

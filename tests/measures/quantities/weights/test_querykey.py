@@ -18,7 +18,7 @@ from layerlab.measures.quantities.weights.querykey import (
     printed_bound,
     read,
 )
-from layerlab.observe.architecture.head_weights import HeadWeights, project
+from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 from layerlab.observe.tracing import verify_weights as verification
 from layerlab.observe.tracing.trace import trace
@@ -233,6 +233,13 @@ def test_a_bias_on_the_scores_leaves_the_score_bound_only():
     rows, run = rows_of(weights)
     assert all(row["score_bound"] > 0 and math.isnan(row["prenorm_bound"]) for row in rows)
     assert "a bias is added" in run.notes["prenorm_bound"]
+
+
+def test_queries_that_are_stretched_with_their_position_have_no_bound():
+    weights = replace(weights_of(built("gpt2", 0)), refused={"scores": STRETCHED})
+    rows, run = rows_of(weights)
+    assert all(math.isnan(row["score_bound"]) and math.isnan(row["prenorm_bound"]) for row in rows)
+    assert STRETCHED in run.notes["score_bound"]
 
 
 def test_refused_weights_are_not_applicable_with_the_reason():

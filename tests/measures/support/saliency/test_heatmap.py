@@ -34,6 +34,11 @@ def test_a_picture_fits_and_has_both_ends(layers, tokens, bins):
     assert len(kept) * tokens * left <= CELLS or (len(kept) <= 2 and left <= 8)
 
 
+def test_layers_are_left_out_only_where_eight_bins_of_each_do_not_fit():
+    assert room(range(40), 512, 64) == ([*range(40)], CELLS // (40 * 512))
+    assert room(range(5), CELLS // 8, 64) == ([0, 4], 8)
+
+
 @given(peak=st.floats(1e-30, 1e30), share=st.floats(0, 1))
 def test_a_byte_is_the_root_of_a_share(peak, share):
     image = torch.tensor([[peak, share * peak]], dtype=torch.float64)

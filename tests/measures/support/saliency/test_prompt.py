@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from layerlab import UserError, builtin
 from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.saliency import MEASURES
+from layerlab.measures.runner import readings
 from layerlab.measures.support.saliency.prompt import NAME, PROBE, earlier, prompt
 from tests.measures.asked import subject
 
@@ -54,6 +55,10 @@ def test_of_several_tokens_the_first_is_asked_about(patient):
     assert found.remarks == (
         "the target ' here was' is 2 tokens here: the first, ' here', is asked about",
     )
+    given = MEASURES[0].given(text="I am", target=" here was", foil=" Anna")
+    picture = readings(patient, [torch.tensor([2])], [given]).pictures["saliency"]
+    assert (picture["target"]["token"], picture["target"]["word"]) == (" here", " here was")
+    assert picture["foil"]["token"] == " Anna" and "word" not in picture["foil"]
 
 
 def test_earlier_occurrences_are_of_the_whole_target(patient):
