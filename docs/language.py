@@ -32,7 +32,7 @@ from layerlab.studies.engine.discovery import studies
 PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
 REPORT = PACKAGE / "report"
 # Every template, the page of `layerlab inspect` first.
-FIRST = ("head.html", "page.html")
+FIRST = ("layout.html", "page.html")
 TEMPLATES, STATIC = REPORT / "templates", REPORT / "static"
 PAGES = (*FIRST, *sorted({file.name for file in TEMPLATES.glob("*.html")} - set(FIRST)))
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")

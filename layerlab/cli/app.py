@@ -22,7 +22,7 @@ from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, suggest_arms, train
 from layerlab.console.help_group import HelpGroup
-from layerlab.console.tables import say, say_wrapped, show, show_json
+from layerlab.console.tables import say, show_result
 from layerlab.data.archives import limit_archives
 from layerlab.errors import UserError
 from layerlab.system.untrusted.trust import trustable
@@ -160,10 +160,8 @@ def variants(
         by=None if match is None else match.value,
         against=against,
     )
-    if as_json:
-        show_json(wanted.to_dict(), 2)
-    else:
-        show(wanted.render_costs if costs or names else wanted.render)
+    drawn = wanted.render_costs if costs or names else wanted.render
+    show_result(wanted, as_json, drawn, indent=2)
 
 
 @app.command()
@@ -261,10 +259,7 @@ def precision(
     from layerlab.api.precision import precision as find_policy
 
     advice = find_policy(model, format, budget, progress=not quiet, **asked)
-    if as_json:
-        show_json(advice.to_dict(), 2)
-    else:
-        say_wrapped(advice.summary(out))
+    show_result(advice, as_json, advice.summary(out), indent=2)
     if out is not None:
         advice.policy.save(out, overwrite=overwrite)
     if not advice.reached:
@@ -287,10 +282,7 @@ def doctor(as_json: AsJson = False) -> None:
     from layerlab.api.diagnose import diagnose
 
     found = diagnose()
-    if as_json:
-        show_json(found.to_dict(), 2)
-    else:
-        say_wrapped(str(found))
+    show_result(found, as_json, str(found), indent=2)
 
 
 class OneCommand(TyperCommand):

@@ -8,7 +8,7 @@ import typer
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Device, Load, Quiet
 from layerlab.console.help_group import HelpGroup
-from layerlab.console.tables import show, show_json
+from layerlab.console.tables import show_result
 from layerlab.errors import UserError
 from layerlab.loading.options import check_dtype
 from layerlab.records.parse import read_json
@@ -123,9 +123,6 @@ def _show(found: Any, as_json: bool, out: Path | None) -> None:
         from layerlab.system.files import write_file
 
         write_file(out, text, _is_earlier)
-    if as_json:
-        show_json(text)
-        return
     from layerlab.latency.table import timetable
 
-    show(lambda width: timetable(found, width))
+    show_result(text, as_json, lambda width: timetable(found, width))

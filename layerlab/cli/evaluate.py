@@ -8,7 +8,7 @@ import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads, check_policy
 from layerlab.cli.options import MODELS, AsJson, Device, Dtype, Lang, Load, Quiet
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import say, show_result
 from layerlab.errors import UserError
 
 OUT = Path("layerlab-evaluation")
@@ -177,11 +177,12 @@ def evaluate(
         lang=lang,
         **options.to_dict(),
     )
-    if as_json:
-        show_json(result.to_dict())
-        return
-    show(lambda width: result.table(width, subjects=subjects))
-    say(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")
+    show_result(
+        result,
+        as_json,
+        lambda width: result.table(width, subjects=subjects),
+        f"The page: {out / 'report.html'}; results.json, tables and samples beside it",
+    )
 
 
 def _check_questions(suite: str | None, tasks: str | None, data: Path | None, out: Path) -> None:
@@ -203,7 +204,4 @@ def _list(data: Path | None, as_json: bool) -> None:
     from layerlab.evaluation.results.listing import list_benchmarks, render_listing
 
     rows = list_benchmarks(data)
-    if as_json:
-        show_json(rows)
-    else:
-        show(lambda width: render_listing(rows, width))
+    show_result(rows, as_json, lambda width: render_listing(rows, width))

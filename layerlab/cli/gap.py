@@ -9,7 +9,7 @@ import typer
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.inspect import SAMPLES, Context, TextOption
 from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelOrDefault, Quiet
-from layerlab.console.tables import say_wrapped, show_json
+from layerlab.console.tables import show_result
 from layerlab.errors import UserError
 
 
@@ -59,10 +59,8 @@ def gap(
 
     if profiles:
         loaded = [load_profile(name) for name in list_profiles()]
-        if as_json:
-            show_json([one.to_dict() for one in loaded])
-        else:
-            say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in loaded))
+        told = "\n".join(f"{one.name:<16}  {one.summary}" for one in loaded)
+        show_result([one.to_dict() for one in loaded], as_json, told)
         return
     asked: dict[str, Any] = {"a": load_profile(a), "b": None if b is None else load_profile(b)}
     if logprobs is not None:
@@ -76,10 +74,7 @@ def gap(
 
     asked |= {"logprobs": logprobs, "texts": texts, "load": load or (), "progress": not quiet}
     found = function.gap(model, device=device, dtype=dtype, **asked)
-    if as_json:
-        show_json(found.to_dict())
-    else:
-        say_wrapped(str(found))
+    show_result(found, as_json, str(found))
 
 
 def check_record(path: Path, given: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from layerlab.cli.options import (
     SeedOption,
     StepOption,
 )
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import show_result
 
 
 def judge(
@@ -125,9 +125,5 @@ def judge(
         out=out,
         lang=lang,
     )
-    if as_json:
-        show_json(found.to_dict())
-        return
-    show(found.table)
-    if out is not None:
-        say(f"The page: {out / 'report.html'}")
+    pages = [] if out is None else [f"The page: {out / 'report.html'}"]
+    show_result(found, as_json, found.table, *pages)

@@ -18,7 +18,7 @@ from layerlab.cli.options import (
     StepOption,
 )
 from layerlab.console.help_group import HelpGroup
-from layerlab.console.tables import say, say_wrapped, show, show_json
+from layerlab.console.tables import say, say_wrapped, show, show_json, show_result
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
@@ -76,10 +76,7 @@ def new(
     found = create_ledger(
         folder, baseline=baseline, fdr=fdr, alpha=alpha, never=never, loss=loss, at=at, last=last
     )
-    if as_json:
-        show_json(found.to_dict())
-        return
-    say_wrapped(describe_campaign(found))
+    show_result(found, as_json, describe_campaign(found))
 
 
 @ledger.command()
@@ -107,10 +104,7 @@ def add(
 
     numbers = parse_seeds(seeds)
     found = add_idea(folder, idea, seeds=numbers, says=says, measure=measure, confirm=confirm)
-    if as_json:
-        show_json(found.to_dict())
-        return
-    say_wrapped(describe_trial(found))
+    show_result(found, as_json, describe_trial(found))
 
 
 @ledger.command()
@@ -136,10 +130,7 @@ def judge(
     from layerlab.api.ledger import judge_idea
 
     found = judge_idea(folder, idea, logs, arm=arm, seed=seed, step=step, line=line, name=name)
-    if as_json:
-        show_json(found.to_dict())
-    else:
-        say_wrapped("\n".join([found.said, *found.remarks]))
+    show_result(found, as_json, "\n".join([found.said, *found.remarks]))
     raise typer.Exit(CODES[found.verdict])
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from layerlab.cli.options import AsJson, Lang
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import show_result
 
 NEWEST = 20  # entries that are printed unasked
 
@@ -35,9 +35,5 @@ def runs(
         check_page(html, lang)
     found = list_runs(folder)
     page = None if html is None else found.save(html, lang)
-    if as_json:
-        show_json(found.to_dict())
-        return
-    show(found.table(None if every else NEWEST))
-    if page is not None:
-        say(f"The page: {page}")
+    pages = [] if page is None else [f"The page: {page}"]
+    show_result(found, as_json, found.table(None if every else NEWEST), *pages)

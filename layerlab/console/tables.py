@@ -103,6 +103,28 @@ def show_json(content: Any, indent: int = 1) -> None:
     say("\n".join(_escape(line) for line in content.rstrip("\n").split("\n")))
 
 
+def show_result(
+    found: Any,
+    as_json: bool,
+    drawn: "RenderableType | Callable[[int], RenderableType]",
+    *lines: str,
+    indent: int = 1,
+) -> None:
+    """Print a result as JSON, or what a reader sees of it.
+
+    Args:
+        found: JSON values, or what has them as `to_dict`.
+        drawn: as for `show`; a text is wrapped.
+        lines: that follow it.
+    """
+    if as_json:
+        show_json(found.to_dict() if hasattr(found, "to_dict") else found, indent)
+        return
+    say_wrapped(drawn) if isinstance(drawn, str) else show(drawn)
+    for line in lines:
+        say(line)
+
+
 def _escape(line: str) -> str:
     if line.isprintable():
         return line

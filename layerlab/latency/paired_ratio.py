@@ -1,6 +1,5 @@
 """Ratio of two times, paired by repetition, with an interval."""
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -91,10 +90,6 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 def _rank(count: int) -> int:
     """Return which of the ordered values begins the interval, from 1; 0 where none does."""
-    below, rank = 0.0, 0
-    while rank < count // 2:
-        below += math.comb(count, rank) / 2**count
-        if below > (1 - CONFIDENCE) / 2:
-            break
-        rank += 1
-    return rank
+    from scipy.stats import binom
+
+    return int(binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))

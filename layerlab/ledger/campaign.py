@@ -1,7 +1,7 @@
 """A campaign as read from its ledger: the ideas, their trials, and the error left."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from layerlab.errors import UserError
@@ -317,7 +317,7 @@ def _replay(chain: Chain) -> Campaign:
             seen.setdefault(seed, verdict.idea)
         index = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
         judged = trials[index]
-        trials[index] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
+        trials[index] = replace(judged, verdict=verdict)
         if verdict.verdict == "adopted":
             wealth += _bring_back(terms, judged.level, first=not found)
             found.append(tests)
@@ -346,10 +346,6 @@ def _bring_back(terms: CampaignTerms, level: float, *, first: bool) -> float:
     if terms.never:
         return level
     return terms.fdr - (terms.alpha if first else 0.0)
-
-
-def _fields(trial: IdeaTrial) -> dict[str, Any]:
-    return {name: getattr(trial, name) for name in IdeaTrial.__dataclass_fields__}
 
 
 def _read_trial(line: Mapping[str, Any]) -> IdeaTrial:

@@ -9,8 +9,8 @@ see it.
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,11 +52,9 @@ class Chain:
         return str(self.lines[-1]["digest"]) if self.lines else START
 
 
-@contextmanager
-def hold_ledger(folder: Path) -> Iterator[None]:
+def hold_ledger(folder: Path) -> AbstractContextManager[None]:
     """Let no other process add to a ledger meanwhile; wait for one that does."""
-    with lock_folder(folder, WAIT, "name another folder"):
-        yield
+    return lock_folder(folder, WAIT, "name another folder")
 
 
 def wait_for_writer(folder: Path) -> None:

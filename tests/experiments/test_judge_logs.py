@@ -192,6 +192,7 @@ def test_what_cannot_be_judged_is_one_line(logs, step, said):
         ({"judged": JudgedStep(target=math.nan)}, "--target-loss is nan; expected a finite"),
         ({"judged": JudgedStep(at=math.nan)}, "--at is nan; expected a step, or leave it out"),
         ({"margin": -1.0}, "--margin is -1; expected a number above 0"),
+        ({"margin": math.inf}, "--margin is inf; expected a number above 0"),
         ({"confidence": 0.2}, "--confidence is 0.2; expected one between 0.5 and 1"),
     ],
 )

@@ -10,14 +10,6 @@ from layerlab.ledger.chain import FILE
 from tests.ledger.test_campaign import FIRST, FRESH, loss, table
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    """A ledger with an idea that is written down."""
-    layerlab.create_ledger(tmp_path / "own", baseline="plain")
-    layerlab.add_idea(tmp_path / "own", "wide", says="wider", seeds=FIRST)
-    return tmp_path / "own"
-
-
 @pytest.mark.parametrize(("arm", "other"), [("plain", 1), ("plain", 9), ("wide", 1)])
 def test_runs_that_are_copies_are_refused(ledger, tmp_path, arm, other):
     """Of a seed of the trial, and of one that the baseline has beside them."""
@@ -69,20 +61,17 @@ def test_copies_that_end_elsewhere_are_refused(tmp_path, arm):
 
 
 @pytest.mark.parametrize("arm", ["plain", "wide"])
-def test_a_run_that_was_judged_before_is_known_though_it_went_on(tmp_path, arm):
+def test_a_run_that_was_judged_before_is_known_though_it_went_on(ledger, tmp_path, arm):
     """The first runs ended at step 50, and one of them was carried on to step 100 since."""
-    folder = tmp_path / "own"
-    layerlab.create_ledger(folder, baseline="plain")
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
     for name, seed in [(name, seed) for name in ("plain", "wide") for seed in FIRST]:
         cut_off(logs, name, seed, after=50)
-    assert layerlab.judge_idea(folder, "wide", logs).step == 50
-    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
+    assert layerlab.judge_idea(ledger, "wide", logs).step == 50
+    layerlab.add_idea(ledger, "wide", seeds=FRESH, confirm=True)
     own = {f"{arm}_13": loss(arm, 2)}
     logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **own)
     with pytest.raises(UserError, match=rf"{arm}, seed 13 .*same readings as seed 2, which this"):
-        layerlab.judge_idea(folder, "wide", logs)
+        layerlab.judge_idea(ledger, "wide", logs)
 
 
 def test_a_screened_run_is_no_run_of_the_baseline(ledger, tmp_path):

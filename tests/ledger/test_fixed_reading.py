@@ -12,9 +12,9 @@ from scipy import stats
 import layerlab
 from layerlab import UserError
 from layerlab.ledger.chain import FILE, append_line, read_chain
+from tests.ledger.test_campaign import FIRST, FRESH
 from tests.support.refused import refuses
 
-FIRST, FRESH = [1, 2, 3, 4], [11, 12, 13, 14, 15]
 STEPS = 30
 DRAW = np.random.default_rng(7).normal(0, 0.01, (2, 20, 400))
 
@@ -40,17 +40,14 @@ def curves(
 
 
 @pytest.fixture
-def screened(tmp_path: Path) -> Path:
+def screened(ledger: Path, tmp_path: Path) -> Path:
     """A ledger with an idea that looks better at step 100."""
-    folder = tmp_path / "own"
-    layerlab.create_ledger(folder, baseline="plain")
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
-    found = layerlab.judge_idea(folder, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
+    found = layerlab.judge_idea(ledger, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
     assert found.next == "confirm" and found.step == 100
     assert found.read == {"loss": "loss", "step": "step"}
     assert "its other runs are judged at this step and by this loss, too" in found.remarks
-    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
-    return folder
+    layerlab.add_idea(ledger, "wide", seeds=FRESH, confirm=True)
+    return ledger
 
 
 def test_runs_that_go_on_are_judged_where_the_first_ones_ended(screened, tmp_path):
@@ -145,22 +142,19 @@ def one_sided(ends: np.ndarray) -> float:
     return float(stats.ttest_rel(ends[1], ends[0], alternative="less").pvalue)
 
 
-def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path):
+def test_a_verdict_of_an_earlier_version_fixes_nothing(ledger, tmp_path):
     """It does not say where it was made."""
-    folder = tmp_path / "own"
-    layerlab.create_ledger(folder, baseline="plain")
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
-    found = layerlab.judge_idea(folder, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
-    lines = (folder / FILE).read_bytes().splitlines(keepends=True)
-    (folder / FILE).write_bytes(b"".join(lines[:-1]))
-    (folder / "head.json").unlink()
+    found = layerlab.judge_idea(ledger, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
+    lines = (ledger / FILE).read_bytes().splitlines(keepends=True)
+    (ledger / FILE).write_bytes(b"".join(lines[:-1]))
+    (ledger / "head.json").unlink()
     told = json.loads(lines[-2])
-    (folder / "head.json").write_text(json.dumps({"lines": 2, "digest": told["digest"]}))
+    (ledger / "head.json").write_text(json.dumps({"lines": 2, "digest": told["digest"]}))
     old = {name: one for name, one in found.to_dict().items() if name not in ("step", "read")}
-    append_line(read_chain(folder), {"kind": "verdict", "verdict": old})
-    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
+    append_line(read_chain(ledger), {"kind": "verdict", "verdict": old})
+    layerlab.add_idea(ledger, "wide", seeds=FRESH, confirm=True)
     logs = curves(tmp_path / "b.csv", FRESH, 60, "eval_loss", gain=0.1)
-    assert layerlab.judge_idea(folder, "wide", logs).step == 60
+    assert layerlab.judge_idea(ledger, "wide", logs).step == 60
 
 
 def test_a_baseline_without_readings_has_not_diverged(screened, tmp_path):
@@ -179,18 +173,15 @@ def test_a_baseline_without_readings_has_not_diverged(screened, tmp_path):
     assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
 
 
-def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(tmp_path):
+def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(ledger, tmp_path):
     """It may be known at which of them the baseline fared badly."""
-    folder = tmp_path / "own"
-    layerlab.create_ledger(folder, baseline="plain")
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     text = curves(tmp_path / "a.csv", [*FIRST, *FRESH], 100, gain=0.1).read_text().splitlines()
     fresh = tuple(f"wide,{seed}," for seed in FRESH)
     (tmp_path / "a.csv").write_text("\n".join(one for one in text if not one.startswith(fresh)))
-    layerlab.judge_idea(folder, "wide", tmp_path / "a.csv")
+    layerlab.judge_idea(ledger, "wide", tmp_path / "a.csv")
     said = "needs seeds that no run of this campaign had, .* used before: 11 for wide; type others"
-    refuses(said, layerlab.add_idea, folder, "wide", seeds=[11, 21, 22], confirm=True)
-    assert layerlab.add_idea(folder, "wide", seeds=[21, 22, 23], confirm=True).seeds == (21, 22, 23)
+    refuses(said, layerlab.add_idea, ledger, "wide", seeds=[11, 21, 22], confirm=True)
+    assert layerlab.add_idea(ledger, "wide", seeds=[21, 22, 23], confirm=True).seeds == (21, 22, 23)
 
 
 def test_a_run_that_was_not_read_at_its_end_has_not_diverged(screened, tmp_path):
@@ -235,45 +226,40 @@ def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path):
     assert layerlab.judge_idea(folder, "wide", path).verdict == "adopted"
 
 
-def test_seeds_of_other_ideas_in_the_same_logs_are_no_fresh_ones(tmp_path):
+def test_seeds_of_other_ideas_in_the_same_logs_are_no_fresh_ones(ledger, tmp_path):
     """Whoever keeps one table of all runs knows which seeds are kind to an idea to come."""
-    folder, big = tmp_path / "own", 2**64 - 1
-    layerlab.create_ledger(folder, baseline="plain")
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    big = 2**64 - 1
     rows = [(arm, seed, 3 + seed / 99) for arm in ("plain", "wide") for seed in FIRST]
     rows += [("deep", 11, 3.5), ("deep", big, 3.25)]
     table = "\n".join(
         ["arm,seed,step,loss", *(f"{arm},{seed},10,{x}" for arm, seed, x in rows), ""]
     )
     (tmp_path / "all.csv").write_text(table)
-    layerlab.judge_idea(folder, "wide", tmp_path / "all.csv")
-    layerlab.add_idea(folder, "deep", says="deeper", seeds=FIRST)
+    layerlab.judge_idea(ledger, "wide", tmp_path / "all.csv")
+    layerlab.add_idea(ledger, "deep", says="deeper", seeds=FIRST)
     layerlab.judge_idea(
-        folder, "deep", curves(tmp_path / "d.csv", FIRST, 100, arm="deep", gain=0.1)
+        ledger, "deep", curves(tmp_path / "d.csv", FIRST, 100, arm="deep", gain=0.1)
     )
     for seeds in ([*FRESH], [*FRESH[1:], big]):
         refuses(
             "and these were used before: ",
             layerlab.add_idea,
-            folder,
+            ledger,
             "deep",
             seeds=seeds,
             confirm=True,
         )
-    layerlab.add_idea(folder, "deep", seeds=FRESH[1:], confirm=True)
+    layerlab.add_idea(ledger, "deep", seeds=FRESH[1:], confirm=True)
 
 
-def test_one_difference_at_every_seed_is_told_as_such(tmp_path):
-    folder = tmp_path / "own"
-    layerlab.create_ledger(folder, baseline="plain")
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+def test_one_difference_at_every_seed_is_told_as_such(ledger, tmp_path):
     rows = [
         f"{arm},{seed},10,{3 - gain}"
         for arm, gain in (("plain", 0), ("wide", 0.25))
         for seed in FIRST
     ]
     (tmp_path / "a.csv").write_text("\n".join(["arm,seed,step,loss", *rows, ""]))
-    found = layerlab.judge_idea(folder, "wide", tmp_path / "a.csv")
+    found = layerlab.judge_idea(ledger, "wide", tmp_path / "a.csv")
     assert found.verdict == "undecided"
     assert (
         "wide is undecided: the same difference at every seed tells nothing of chance" in found.said

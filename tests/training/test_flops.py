@@ -68,7 +68,8 @@ def test_blocks_shorter_than_the_context_cost_less():
 )
 def test_times_differ_by_half_an_update_at_most(seconds, updates):
     base = next(iter(seconds))
-    found = updates_for_time(seconds, base, updates)
+    fitted = dict.fromkeys(list(seconds)[1:], base)
+    found = updates_for_time(seconds, fitted, {base: updates})
     assert found[base] == updates and set(found) == set(seconds)
     for arm, each in seconds.items():
         off = abs(found[arm] * each - updates * seconds[base])
@@ -288,13 +289,28 @@ def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, 
         assert equal_time(given, named) == expected
 
 
-def test_equal_time_keeps_what_an_arm_sets(monkeypatch):
-    fixed = {"variant": "gpt2", "name": "gpt2", "set": {"train.max_steps": 7}}
-    comparison = _comparison(["llama", fixed])
-    given = runs(compare={"arms": ["llama", fixed], "allowed_differences": ["train.max_steps"]})
-    timed(monkeypatch, 3 * [0.1])
-    found = equal_time(given, arms(comparison, recipe()))
-    assert {run.arm: run.recipe.train.max_steps for run in found} == {"llama": 20, "gpt2": 7}
+def fit_to_time(*others: dict[str, Any]) -> dict[str, int | None]:
+    """The updates of each arm beside a Llama of 20, where arms are to take equal time."""
+    compared = recipe(compare={"arms": ["llama", *others]})
+    assert compared.compare is not None
+    found = equal_time(plan(compared, EXTENT), arms(compared.compare, compared))
+    return {run.arm: run.recipe.train.max_steps for run in found}
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 7}, {"tokens": 7 * 256}])
+def test_equal_time_keeps_what_an_arm_sets(length, monkeypatch):
+    settings = {f"train.{name}": value for name, value in length.items()}
+    timed(monkeypatch, [])
+    assert fit_to_time({"variant": "gpt2", "set": settings}) == {"llama": 20, "gpt2": 7}
+
+
+def test_equal_time_is_that_of_an_arms_own_baseline(monkeypatch):
+    longer = {"variant": "gpt2", "set": {"train.max_steps": 200}}
+    apart = {"variant": "gpt1", "against": "gpt1"}
+    near, far = {"variant": "siaf-2", "against": "gpt2"}, {"variant": "siaf-3", "against": "gpt1"}
+    timed(monkeypatch, 3 * [0.3, 0.5, 0.6, 0.1])  # of two baselines and what is held against them
+    found = fit_to_time(near, longer, apart, far)
+    assert found == {"llama": 20, "siaf-2": 333, "gpt2": 200, "gpt1": 20, "siaf-3": 120}
 
 
 def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:

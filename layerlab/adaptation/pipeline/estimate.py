@@ -19,11 +19,7 @@ from layerlab.adaptation.pipeline.overhead import (
     stage_seconds,
 )
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
-from layerlab.adaptation.pipeline.starting_model import (
-    base_configuration,
-    base_files,
-    model_maker,
-)
+from layerlab.adaptation.pipeline.starting_model import base_configuration, base_files, model_maker
 from layerlab.adaptation.pipeline.update_time import Update, UpdateTime, time_update
 from layerlab.adaptation.pipeline.worker import IMPORTED
 from layerlab.adaptation.trainer.arguments import block_of, split_rows

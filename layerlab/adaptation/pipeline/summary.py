@@ -163,8 +163,9 @@ class Tally:
                     "n": bits["documents"],
                     "chance": None,
                 }
+            section = self.recipe.arms()[stage.arms[0]].evaluate
+            domain = section.domain if section else ()
             for row in left["result"]["benchmarks"]:
-                domain = self._domain(stage)
                 yield {
                     **labels,
                     "title": row["title"],
@@ -175,10 +176,6 @@ class Tally:
                     "abstained": row.get("abstained"),
                     "too_long": (row.get("shots") or {}).get("unfit"),
                 }
-
-    def _domain(self, stage: Stage) -> tuple[str, ...]:
-        section = self.recipe.arms()[stage.arms[0]].evaluate
-        return section.domain if section else ()
 
     def _samples(self) -> Iterator[Json]:
         for stage, left in self._of("evaluate"):

@@ -45,7 +45,7 @@ from layerlab.adaptation.trainer.resume import (
     build_trainer,
     check_same_plan,
     hash_plan,
-    remember_plan,
+    remember_model,
     resume,
 )
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
@@ -224,7 +224,7 @@ def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) ->
         notes += rounded
     found = _find(run, curves, watched, updates, out, notes)
     if group.first:
-        _save(run, learner, found, out)
+        remember_model(out, learner, run.tokenizer, found.to_dict())
     trainer.accelerator.wait_for_everyone()
     return found
 
@@ -267,16 +267,6 @@ def _find(
         folder=out,
         notes=tuple(notes),
     )
-
-
-def _save(run: PretrainingRun, model: Any, found: PretrainingResult, out: Path) -> None:
-    """Save the model under its name once it is whole."""
-
-    def fill(folder: Path) -> None:
-        model.save_pretrained(folder)
-        run.tokenizer.save_pretrained(folder)
-
-    remember_plan(out, fill, found.to_dict())
 
 
 def _choose(

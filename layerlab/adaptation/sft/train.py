@@ -36,7 +36,7 @@ from layerlab.adaptation.trainer.resume import (
     build_trainer,
     check_same_plan,
     find_day,
-    remember_plan,
+    remember_model,
     resume,
 )
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
@@ -208,7 +208,7 @@ def tune(
             notes=(*notes, *found.notes, *remarks),
         )
         if first:
-            _save(done, tokenizer)
+            remember_model(out, learner, tokenizer, done.to_dict())
         trainer.accelerator.wait_for_everyone()
         return done
 
@@ -290,14 +290,6 @@ def _train(
     curve = AnswerLossCallback(found, batching, trainer, progress)
     trainer.add_callback(curve)
     return trainer, curve, resume(trainer, out, "instruction tuning")
-
-
-def _save(done: SftResult, tokenizer: PreTrainedTokenizerFast) -> None:
-    def fill(folder: Path) -> None:
-        done.model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    remember_plan(done.folder, fill, done.to_dict())
 
 
 def _plan(

@@ -165,7 +165,8 @@ def bits_per_byte(
     size = max(1, min(batch, LOGITS // (length * rows)))
     batching = find_batching(model, "right")
     with evaluation_mode(model):
-        for pool in _pools(reading.windows(texts), size * POOL):
+        windows = reading.windows(texts)
+        while pool := list(islice(windows, size * POOL)):
             # The last token of a window is not read.
             for part in batching.split([len(window.tokens) - 1 for window in pool], size):
                 reading.add([pool[number] for number in part], model)
@@ -264,11 +265,6 @@ def _costs(
     flat = logits.flatten(0, 1).to(wide)
     costs = cross_entropy(flat, wanted.flatten(), ignore_index=IGNORED, reduction="none")
     return costs.view(wanted.shape).double()
-
-
-def _pools(windows: Iterator[_Window], size: int) -> Iterator[list[_Window]]:
-    while pool := list(islice(windows, size)):
-        yield pool
 
 
 def _first(text: str, found: Encoding) -> tuple[int, int]:

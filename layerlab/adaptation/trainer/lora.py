@@ -60,9 +60,9 @@ def check_mergeable(model: Any, lora: LoraSection) -> None:
             if _is_adapted(modules[path], path, lora, model.get_output_embeddings()) or (
                 not all_ends and _is_within(path, lora.modules_to_save)
             ):
-                others = len(paths) - 2
+                other, others = next(one for one in paths if one != path), len(paths) - 2
                 raise UserError(
-                    f"LoRA cannot be merged into the weight of {path}, which {_other(paths, path)} "
+                    f"LoRA cannot be merged into the weight of {path}, which {other} "
                     f"{f'and {others} more hold' if others else 'holds'} too: what is learned for "
                     "one would be added to all; leave lora out, or write under target_modules "
                     "which others are to have adapters (in Python, merge=False keeps them apart)"
@@ -159,10 +159,6 @@ def _is_adapted(module: Any, path: str, lora: LoraSection, head: Any) -> bool:
     if lora.target_modules is None:
         return isinstance(module, torch.nn.Linear | Conv1D) and module is not head
     return any(_is_called(path, name) for name in lora.target_modules)
-
-
-def _other(paths: list[str], path: str) -> str:
-    return next(one for one in paths if one != path)
 
 
 def _linear(model: Any) -> list[str]:

@@ -10,7 +10,13 @@ from typing import Any
 import torch
 from torch.nn.utils import get_total_norm
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from layerlab.adaptation.trainer.own_folder import MODEL, PLAN, BeginCallback
 from layerlab.adaptation.trainer.stage_trainer import ShardedTrainer, StageTrainer
@@ -259,15 +265,23 @@ def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
     return notes
 
 
-def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
-    """Write the model, whole or not at all, and then the result of the run."""
+def remember_model(
+    out: Path, model: Any, tokenizer: PreTrainedTokenizerFast, result: Mapping[str, Any]
+) -> None:
+    """Write the model with its tokenizer, and then the result of the run."""
+    write_model(out, model, tokenizer)
+    write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
-    def fill_for_good(folder: Path) -> None:
-        fill(folder)
+
+def write_model(out: Path, model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a model with its tokenizer, whole or not at all."""
+
+    def fill(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         force_folder_to_disk(folder)  # what it was trained from goes once this is here
 
-    write_folder(out / MODEL, fill_for_good, "model", like=OnlyOwn())
-    write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_folder(out / MODEL, fill, "model", like=OnlyOwn())
 
 
 @contextmanager

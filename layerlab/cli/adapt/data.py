@@ -2,12 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from layerlab.cli.options import AsJson, FieldOption
-from layerlab.console.tables import printable, say, show, show_json
+from layerlab.console.tables import printable, show_result
 
 
 class Form(StrEnum):
@@ -82,11 +82,7 @@ def clean(
         near_duplicate_threshold=near_duplicate_threshold,
         field=field,
     )
-    _show(found, as_json)
-    if not as_json:
-        for note in found.notes:
-            say(note)
-        say(f"What is left: {found.file}")
+    show_result(found, as_json, found.table(), *found.notes, f"What is left: {found.file}")
 
 
 def contamination(
@@ -109,31 +105,21 @@ def contamination(
     from layerlab.api.stages.adaptation import find_contamination
 
     found = find_contamination(source, benchmark, field=field, out=out)
-    _show(found, as_json)
-    if as_json:
-        return
-    for one in found.matches[:most]:
-        # One line each, whatever a question is called.
-        name = f"{printable(one.benchmark)} {printable(one.id)}"
-        say(f"{one.covered:4.0%}  {name} in document {one.document}: {printable(one.run)}")
+    # One line each, whatever a question is called.
+    lines = [
+        f"{one.covered:4.0%}  {printable(one.benchmark)} {printable(one.id)} in document "
+        f"{one.document}: {printable(one.run)}"
+        for one in found.matches[:most]
+    ]
     if len(found.matches) > most:
-        say(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
-    for note in found.notes:
-        say(note)
+        more = f"{len(found.matches) - most:,} more"
+        lines.append(f"... and {more}; --most N or --out FILE lists them")
+    show_result(found, as_json, found.table(), *lines, *found.notes)
 
 
 def catalogue(as_json: AsJson = False) -> None:
     """List the corpora of the source and how to get them."""
     from layerlab.data import catalog
 
-    if as_json:
-        show_json([entry.to_dict() for entry in catalog.list_corpora()])
-        return
-    show(catalog.table())
-
-
-def _show(found: Any, as_json: bool) -> None:
-    if as_json:
-        show_json(found.to_dict())
-    else:
-        show(found.table())
+    rows = [entry.to_dict() for entry in catalog.list_corpora()]
+    show_result(rows, as_json, catalog.table())

@@ -7,7 +7,7 @@ import typer
 
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelArgument, Quiet
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import show_result
 
 
 def embed(
@@ -67,11 +67,8 @@ def embed(
         load=load or (),
         progress=not quiet,
     )
-    if as_json:
-        show_json(done.to_dict())
-        return
-    show(lambda width: _table(done, width))
-    say(f"{done.resized.summary()}\nThe model: {out}")
+    said = f"{done.resized.summary()}\nThe model: {out}"
+    show_result(done, as_json, lambda width: _table(done, width), said)
 
 
 def _table(done: Any, width: int) -> Any:

@@ -13,7 +13,7 @@ from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_adaptation
 from layerlab.cli.train import SetOption, announce_interruption, read_settings
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import show, show_result
 from layerlab.data.archives import limit_archives
 from layerlab.system.untrusted.trust import trustable
 
@@ -88,15 +88,11 @@ def carry_out(
     found = curriculum.plan_adaptation(read, out, lang=lang, load=load or (), strict=not planned)
     if planned:
         expected = curriculum.estimate_stages(found)
-        show_json(expected.to_dict()) if as_json else show(expected.table())
+        show_result(expected, as_json, expected.table())
         return
     with announce_interruption():
         adapted = curriculum.run_adaptation(found, progress=not quiet)
-    if as_json:
-        show_json(adapted.content)
-        return
-    show(adapted.table)
-    say(f"The page: {adapted.page}")
+    show_result(adapted.content, as_json, adapted.table, f"The page: {adapted.page}")
 
 
 def _catalogue() -> None:

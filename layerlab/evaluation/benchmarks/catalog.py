@@ -6,14 +6,13 @@ and what its licence is; the data themselves are never part of the package. `gro
 of the source's tables, so that the group means can be taken.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, subjects
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 
 _THREE = ("dev", "val", "test")
 _CLUE = {
@@ -258,8 +257,7 @@ def find_benchmark(name: str) -> Benchmark:
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    near = difflib.get_close_matches(name, BENCHMARKS, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
     raise UserError(
-        f"there is no benchmark {short_repr(name)}; {hint}expected one of {', '.join(BENCHMARKS)}"
+        f"there is no benchmark {short_repr(name)}; {suggest(name, BENCHMARKS)}expected one of "
+        f"{', '.join(BENCHMARKS)}"
     )

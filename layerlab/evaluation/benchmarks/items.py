@@ -285,14 +285,9 @@ def _label(row: FileRow, labels: Mapping[str, int]) -> tuple[int, ...]:
     if not label:
         return ()
     if label.lower() not in labels:
-        raise UserError(
-            f"{row.location}: the label is {short_repr(label)}; expected {_either(labels)}"
-        )
+        known = " or ".join(map(repr, labels))
+        raise UserError(f"{row.location}: the label is {short_repr(label)}; expected {known}")
     return (labels[label.lower()],)
-
-
-def _either(names: Iterable[str]) -> str:
-    return " or ".join(map(repr, names))
 
 
 # Where answers stand; elsewhere in a label.

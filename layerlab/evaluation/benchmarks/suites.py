@@ -1,13 +1,12 @@
 """Choice of benchmarks: by suite, by group of the source, by name, or several."""
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 
 GENERAL = ("examination", "knowledge", "reasoning", "understanding")
 SPECIAL = ("finance", "law")
@@ -57,9 +56,7 @@ def _select_word(word: str) -> list[Benchmark]:
     if word in BENCHMARKS:
         return [BENCHMARKS[word]]
     known = [*SUITES, *BENCHMARKS]
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
     raise UserError(
-        f"there is no suite or benchmark {short_repr(word)}; {hint}expected one of "
+        f"there is no suite or benchmark {short_repr(word)}; {suggest(word, known)}expected one of "
         f"{', '.join(known)}"
     )

@@ -241,13 +241,14 @@ class EvaluationRun:
     def _model(self) -> str:
         tokenizer = self.subject.tokenizer
         model = self.subject.model
+        ours = hasattr(model.config, "parse_spec")  # built of our parts
         about = {
             "config": {**model.config.to_dict(), "_name_or_path": ""},
             # A token of the end changes what is written, a template what is asked.
             "generation": special_ids(model),
             "template": getattr(tokenizer, "chat_template", None),
             "special": getattr(tokenizer, "special_tokens_map", None),
-            "code": [hash_code(model), hash_code(tokenizer), *[builder()] * _is_ours(model)],
+            "code": [hash_code(model), hash_code(tokenizer), *[builder()] * ours],
             "attention": model.config._attn_implementation,
             "device": self.subject.device.type,
             "uses": describe_uses(tokenizer, chat=self.options.chat),
@@ -273,8 +274,3 @@ class EvaluationRun:
             "versions": f"{ENGINE} layerlab {VERSION} {scorer()} {versions()}",
         }
         return f"{leaf.stem}-{key(**parts)}"
-
-
-def _is_ours(model: Any) -> bool:
-    """Return whether a model is built of our parts."""
-    return hasattr(model.config, "parse_spec")

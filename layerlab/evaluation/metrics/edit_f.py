@@ -39,8 +39,6 @@ def edit_count(source: str, prediction: str, reference: str) -> EditCount:
 
     Edits of equal span and text are right.
 
-    Equal span and text is right.
-
     White space does not count; a prediction ends at most five characters after the reference's
     length, as in the source; an empty one is read as the words for "no content".
 

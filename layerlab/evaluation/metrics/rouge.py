@@ -41,11 +41,9 @@ def rouge(
     ours, theirs = segment(prediction), segment(reference)
     if kind == "L":
         return _f(common_subsequence(ours, theirs), len(ours), len(theirs))
-    if counted == "distinct":
-        found, gold = set(_grams(ours, int(kind))), set(_grams(theirs, int(kind)))
-        return _f(len(found & gold), len(found), len(gold))
-    every, gold_every = Counter(_grams(ours, int(kind))), Counter(_grams(theirs, int(kind)))
-    return _f((every & gold_every).total(), every.total(), gold_every.total())
+    units = set if counted == "distinct" else list
+    found, gold = (Counter(units(_grams(words, int(kind)))) for words in (ours, theirs))
+    return _f((found & gold).total(), found.total(), gold.total())
 
 
 def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:

@@ -13,13 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
 from layerlab.errors import UserError
-from layerlab.evaluation.results.folder import (
-    KINDS,
-    PARTS,
-    RESULTS,
-    TABLES,
-    list_earlier_tables,
-)
+from layerlab.evaluation.results.folder import KINDS, PARTS, RESULTS, TABLES, list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import expand_metrics
 from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal

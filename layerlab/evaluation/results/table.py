@@ -14,11 +14,7 @@ from layerlab.evaluation.metrics.guessing import LEVEL
 from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, list_tested
 from layerlab.evaluation.results.aggregate import left_out_line
 from layerlab.evaluation.results.averages import incomplete
-from layerlab.evaluation.results.lm_eval_tasks import (
-    expand_metrics,
-    format_group,
-    format_metric,
-)
+from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_group, format_metric
 from layerlab.records.index.task_metrics import is_share
 from layerlab.records.json_values import Record
 

@@ -15,13 +15,7 @@ from layerlab.evaluation.metrics.rouge import rouge
 from layerlab.evaluation.metrics.segmentation import JIEBA, LATIN
 from layerlab.evaluation.tasks.docs import COLUMNS, splits
 from layerlab.evaluation.tasks.prompts import Manner
-from layerlab.evaluation.tasks.scoring import (
-    by_letter,
-    by_likelihood,
-    by_value,
-    likeliest,
-    summary,
-)
+from layerlab.evaluation.tasks.scoring import by_letter, by_likelihood, by_value, likeliest, summary
 
 if TYPE_CHECKING:
     from datasets import Dataset

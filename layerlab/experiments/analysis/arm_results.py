@@ -76,7 +76,7 @@ class ArmResults:
     @cached_property
     def values(self) -> dict[int, float]:
         """The compared value by seed; diverged runs have none."""
-        found = {seed: self._value(seed) for seed in self.rates if seed not in self.diverged}
+        found = {seed: self._value(seed) for seed in self.rates}
         return {seed: value for seed, value in found.items() if value is not None}
 
     @cached_property
@@ -227,7 +227,7 @@ def _mean(losses: Sequence[float]) -> float:
 
 
 def _loss(run: RunRecord, metric: str, half: int | None) -> float:
-    found = None if run.diverged is not None else run.halves(metric)
-    if found is None:
+    found = run.halves(metric)
+    if found is None:  # as of a run that diverged
         return math.inf
     return sum(found) if half is None else found[half]

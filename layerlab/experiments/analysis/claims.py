@@ -250,7 +250,7 @@ def _describe_pair(judged: JudgedClaim, pair: ArmPair, level: Level, unit: str) 
             f"{names}: {lost[0]} of {ended[0]} runs diverged against {lost[1]} of {ended[1]}, "
             f"p = {judged.holm:.2g} of the claim"
         )
-    if found.mean is None or found.n == 0:
+    if found.mean is None:
         measure = judged.claim.measure
         lacking = " with a monitor" if measure != LOSS and is_watched(measure) else ""
         return f"no seed has finished for {pair.arm} and {pair.baseline} both{lacking}"

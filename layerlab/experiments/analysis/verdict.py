@@ -169,7 +169,7 @@ def _word(case: Case) -> VerdictWord:
         return case.words[decided.side > 0]
     if case.diverged or case.base_diverged:
         return "diverged"
-    if found.n == 0 or found.mean is None:
+    if found.mean is None:
         return "no verdict"
     if found.identical or case.answers_alike:
         return "identical"
@@ -373,7 +373,7 @@ def _percent(share: float) -> str:
 def _describe_unfinished(case: Case) -> str:
     if not case.missing:
         return ""
-    done = case.planned - len(set(case.missing))
+    done = case.planned - len(case.missing)
     return f"{done} of {case.planned} planned seeds: this verdict is not final"
 
 

@@ -54,7 +54,7 @@ def _octaves(stage: Look, name: str) -> dict[int, float | None]:
     losses: dict[int, dict[float, float]] = {}
     for rate, runs in side.sweep.items():
         for seed in runs.keys() - missing:
-            value = None if runs[seed].diverged is not None else runs[seed].value(side.metric)
+            value = runs[seed].value(side.metric)  # None of a run that diverged
             losses.setdefault(seed, {})[rate] = math.inf if value is None else value
     return {seed: best_octave(sweep) for seed, sweep in losses.items()}
 

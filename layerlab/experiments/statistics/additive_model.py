@@ -170,17 +170,13 @@ class Additive:
             squares, self.freedoms, out=np.zeros_like(squares), where=self.freedoms > 1e-9
         )
 
-    @property
-    def pooled(self) -> float:
-        """The residual mean square."""
-        return float(self.residuals @ self.residuals) / self.freedom
-
     @cached_property
     def common(self) -> Prior:
         """The prior of the variances, no surer than the number of arms allows."""
+        # Two at least: what is left of one arm alone would be none of its seeds'.
         counted = int((self.freedoms > 1e-9).sum())
-        found = prior(self.variances, self.freedoms) if counted > 1 else Prior(self.pooled, MOST)
-        return Prior(found.variance, min(found.freedom, MOST, max(1, counted - 1)))
+        found = prior(self.variances, self.freedoms)
+        return Prior(found.variance, min(found.freedom, MOST, counted - 1))
 
     def difference(self, arm: str, baseline: str, level: Level) -> Difference:
         """Return an arm against another, with moderated variances of both."""
@@ -273,7 +269,7 @@ class Additive:
         groups = [
             group
             for group, own in zip(groups, self.freedoms, strict=True)
-            if len(group) > 1 and own > 1e-9 and group.std() > 0
+            if own > 1e-9 and group.std() > 0
         ]
         return float(bartlett(*groups).pvalue) if len(groups) > 1 else None
 
@@ -314,12 +310,12 @@ def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
     share = table / other
     size = len(own)
     if table.all():
-        inverse = (np.eye(size) - 1 / max(1, size)) / max(1, len(other))
+        inverse = np.eye(size) / max(1, len(other))
     else:
         inverse = _invert(np.diag(own) - share @ table.T)
     reach = inverse @ share
     noise = inverse[index, index] - 2 * reach[index, level] + (share * reach).sum(0)[level]
-    left = np.clip(1 - 1 / other[level] - noise, 0.0, 1.0)
+    left = 1 - 1 / other[level] - noise
     left = np.where(left < 1e-9, 0.0, left)
     patterns, kinds = np.unique(table.T, axis=0, return_inverse=True)
     parts = _part(row, column, filled.shape)
@@ -340,10 +336,9 @@ def _part(row: np.ndarray, column: np.ndarray, shape: tuple[int, ...]) -> np.nda
 
 
 def _invert(equations: np.ndarray) -> np.ndarray:
-    """Return the pseudo-inverse of equations of which the levels of each part add up to nothing."""
+    """Return a generalised inverse of equations that leave the sum of each part's levels open."""
     from scipy.sparse.csgraph import connected_components
 
-    # With 1 / size in a part, its levels add up to one, and the rest stays as it is.
+    # What this adds to a part shifts its levels together, and no difference inside of it.
     _, parts = connected_components(equations != 0, directed=False)
-    free = (parts[:, None] == parts) / np.bincount(parts)[parts]
-    return np.asarray(np.linalg.inv(equations + free) - free)
+    return np.linalg.inv(equations + (parts[:, None] == parts))

@@ -113,8 +113,7 @@ class Difference:
     @property
     def identical(self) -> bool:
         """Return whether both arms ended at the same numbers, seed by seed."""
-        equal = self.n > 0 and self.mean == 0 and (self.error or 0) == 0
-        return self.exact and self.kind == "paired" and equal
+        return self.exact and self.kind == "paired" and self.mean == 0 and not self.error
 
     @cached_property
     def parts(self) -> list[Range]:
@@ -266,7 +265,7 @@ def paired_difference(
     # What is left of equal differences after rounding is no spread.
     if sd <= _rounding(arm, baseline):
         same = mean if any(differences) else 0.0
-        return Difference(kind="paired", n=n, mean=same, error=0.0, flat=True, level=level)
+        return Difference(kind="paired", n=n, mean=same, error=0.0, flat=True)
     error = sd / math.sqrt(n)
     return Difference(kind="paired", n=n, mean=mean, error=error, freedom=n - 1, level=level)
 
@@ -280,15 +279,13 @@ def welch(
     """
     level = level or Level()
     sizes = len(arm), len(baseline)
-    if not all(sizes):
-        return Difference(kind="welch", n=0)
     mean = math.fsum(arm) / sizes[0] - math.fsum(baseline) / sizes[1]
     if min(sizes) < 2:
         return Difference(kind="welch", n=1, mean=mean)
     spreads = deviation(arm) ** 2, deviation(baseline) ** 2
     n = min(sizes)
     if math.sqrt(sum(spreads)) <= _rounding(arm, baseline):
-        return Difference(kind="welch", n=n, mean=mean, error=0.0, flat=True, level=level)
+        return Difference(kind="welch", n=n, mean=mean, error=0.0, flat=True)
     parts = [(one / size, size - 1) for one, size in zip(spreads, sizes, strict=True)]
     error, freedom = satterthwaite(parts)
     return Difference(kind="welch", n=n, mean=mean, error=error, freedom=freedom, level=level)
@@ -356,7 +353,7 @@ def required_seeds(effect: Real, at: Callable[[int], Range], level: Level) -> in
 
     def enough(n: int) -> bool:
         error, freedom = at(n)
-        return error == 0 or power(abs(effect) / error, freedom, level.strictest) >= level.power
+        return power(effect / error, freedom, level.strictest) >= level.power
 
     low, high = 1, 2
     while not enough(high):

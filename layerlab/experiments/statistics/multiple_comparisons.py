@@ -170,7 +170,7 @@ class Family:
         corrected = holm([*(raw for raw, _ in seen), *self._beside])
         for test, (raw, side), after in zip(self.tests, seen, corrected, strict=False):
             if self._found[test].corrected >= self.alpha:
-                adjusted = min(1.0, after / share)
+                adjusted = min(1.0, after / share) if share else 1.0
                 self._found[test] = PValue(raw=raw, corrected=adjusted, side=side, look=look)
 
 

@@ -33,11 +33,10 @@ def best_octave(sweep: Sweep) -> float | None:
     octaves = np.log2(near)
     if not all(math.isfinite(sweep[rate]) for rate in near):
         return float(octaves[1])
-    bend, lean, _ = np.polyfit(octaves - octaves[1], [sweep[rate] for rate in near], 2)
-    if bend <= 0:
-        return float(octaves[1])
-    inside = np.clip(-lean / (2 * bend) + octaves[1], octaves[0], octaves[2])
-    return float(inside)
+    # The slope of a parabola runs straight, and is that of each chord in its middle.
+    falling, rising = np.diff([sweep[rate] for rate in near]) / np.diff(octaves)
+    first, second = (octaves[:-1] + octaves[1:]) / 2
+    return float(first - (second - first) * falling / (rising - falling))
 
 
 def drift(

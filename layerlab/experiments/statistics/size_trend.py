@@ -61,7 +61,7 @@ def lend(found: Sequence[Difference]) -> Prior | None:
 
     No surer than the number of sizes allows.
     """
-    usable = [one for one in found if one.error is not None and not one.flat and one.freedom > 0]
+    usable = [one for one in found if one.parts]
     if len(usable) < 2:
         return None
     variances = [(one.error or 0.0) ** 2 * one.n for one in usable]
@@ -71,7 +71,7 @@ def lend(found: Sequence[Difference]) -> Prior | None:
 
 def borrow(found: Difference, common: Prior | None) -> Difference:
     """Return a difference whose variance is drawn towards the common one."""
-    if common is None or found.error is None or found.flat or not found.freedom:
+    if common is None or found.error is None or found.flat:
         return found
     variance = moderate(found.error**2 * found.n, found.freedom, common)
     error, freedom = math.sqrt(variance / found.n), found.freedom + common.freedom
@@ -142,11 +142,10 @@ class SizeTrend:
 
     def _combine(self, weights: np.ndarray) -> Difference:
         """Return a weighted sum of the gains; its degrees are those of the sizes' own seeds."""
-        parts = []
-        for weight, one in zip(weights, self.sizes, strict=True):
-            error, _ = one.found.whole or (0.0, 0.0)
-            if weight and error:
-                parts.append((float(weight * error) ** 2, one.freedom))
+        parts = [
+            (float(weight * (one.found.whole or (0.0, 0))[0]) ** 2, one.freedom)
+            for weight, one in zip(weights, self.sizes, strict=True)
+        ]
         error, freedom = satterthwaite(parts)
         return Difference(
             kind="paired",
@@ -218,5 +217,5 @@ def sizes_of(
             gains=list(own.values()),
         )
         for doubling, one, own in zip(doublings, found, gains, strict=True)
-        if one.whole is not None and one.mean is not None and own
+        if one.whole is not None and own
     ]

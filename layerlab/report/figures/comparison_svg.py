@@ -57,14 +57,13 @@ def forest_picture(content: Json) -> str:
     names = [str(row["arm"]) for row in rows]
     base = str(content.get("baseline") or "")
     higher = bool(content.get("higher_is_better"))
+    side = "a lower score, which is worse" if higher else "a lower loss"
     found = forest_plot.forest(rows, base, names, higher=higher)
     left = min(250.0, 30 + LETTER * max(len(_label(row, base)) for row in rows))
     lane = (left, WIDTH - 190.0)
     top, bottom = 64.0, 64.0 + LINE * len(rows)
     parts = [
-        *_heading(
-            content, f"difference in {_unit(content)}; left of zero is {_name_side(content)}"
-        ),
+        *_heading(content, f"difference in {_unit(content)}; left of zero is {side}"),
         *_scale(found, lane, top, bottom),
     ]
     for number, line in enumerate(found["lines"]):
@@ -273,10 +272,6 @@ def _heading(content: Json, title: str) -> Iterator[str]:
 
 def _name(content: Json) -> str:
     return text.prose(str(content.get("name") or "comparison"), 2 * NAME)
-
-
-def _name_side(content: Json) -> str:
-    return "a lower score, which is worse" if content.get("higher_is_better") else "a lower loss"
 
 
 def _unit(content: Json) -> str:

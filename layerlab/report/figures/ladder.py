@@ -88,7 +88,10 @@ def ladder_pictures(content: Mapping[str, Any], say: Say = str) -> dict[str, str
         ),
         "ladder-sweep.svg": _draw_sweeps(
             [
-                (f"{_amount(size['parameters'])} {say(SIZE)}", list(_sweeps(size, names, metric)))
+                (
+                    f"{curve.quantity(size['parameters'])} {say(SIZE)}",
+                    list(_sweeps(size, names, metric)),
+                )
                 for size in ladder["sizes"]
             ],
             (say(SWEPT), f"{say(LOSS)}, {say(unit)}"),
@@ -199,7 +202,7 @@ def _draw(
     parts = [
         draw_words(frame.left, 16, axes[1], anchor="start", fill=MUTED),
         *frame.axes(
-            {value: _amount(10**value) for value in _steps(*frame.across)},
+            {value: curve.quantity(10**value) for value in _steps(*frame.across)},
             {value: f"{10**value:.2g}" if logarithmic else f"{value:g}" for value in rising},
             axes[0],
             size=12,
@@ -348,13 +351,6 @@ def _shape(frame: Frame, line: _Line) -> Iterator[str]:
             f'<circle class="{kind} dot" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.6" '
             f'fill="{colour}"/>'
         )
-
-
-def _amount(value: float) -> str:
-    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g} {prefix}"
-    return f"{value:.3g}"
 
 
 def _name(x: float, y: float, line: _Line) -> str:

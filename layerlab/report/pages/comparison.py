@@ -229,7 +229,7 @@ def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
         view=shown,
         most=ROWS,
         signed=forest_plot.format_signed,
-        quantity=quantity,
+        quantity=curve.quantity,
         monitored=lambda name: quantity_name(str(name), lang),
         scripts=_SCRIPTS,
         data=shown,
@@ -249,22 +249,6 @@ def quantity_name(name: str, lang: str) -> str:
     if lang == ENGLISH or name not in MONITORED:
         return translator.column(name)
     return f"{translator.label(MONITORED[name])} ({name})"
-
-
-def quantity(value: Any, unit: str = "") -> str:
-    """Write a large number with its prefix, or a dash where there is none.
-
-    Example:
-        >>> quantity(7_300_000), quantity(612e6, "B"), quantity(None)
-        ('7.3 M', '612 MB', '–')
-    """
-    number = curve.short(value, 3)
-    if number is None:
-        return "–"
-    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(number) >= size:
-            return f"{number / size:.3g} {prefix}{unit}"
-    return f"{number:.3g} {unit}".rstrip()
 
 
 def _check(content: Mapping[str, Any]) -> Json:

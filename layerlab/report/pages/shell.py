@@ -172,17 +172,13 @@ def environment(lang: str = ENGLISH) -> Environment:
         "quoted": lambda value: text.quote_text(str(value)),
         "marked": model_cards.mark_code,
         "cited": sources.link_sources,
-        "name": short_name,
+        "name": lambda value: text.prose(str(value), 60),
         "number": number,
         "whole": whole,
         "moment": lambda value: moment(value, translator),
         "option": option,
     }
     return environment
-
-
-def short_name(name: Any) -> str:
-    return text.prose(str(name), 60)
 
 
 def number(value: Any) -> str:

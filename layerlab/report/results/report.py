@@ -26,13 +26,7 @@ from layerlab.report.i18n.language import ENGLISH
 from layerlab.report.results import folder as place
 from layerlab.report.results import older_report, saliency_summary, terminal_summary
 from layerlab.report.results.schema import SCHEMA, check_schema, explain_damage
-from layerlab.report.views.tables import (
-    decode_table,
-    empty,
-    encode_table,
-    tidy,
-    write_tables,
-)
+from layerlab.report.views.tables import decode_table, empty, encode_table, tidy, write_tables
 from layerlab.system import files
 from layerlab.system.own_page import is_own_page
 

@@ -124,6 +124,22 @@ def short(value: Any, digits: int = DIGITS) -> float | int | None:
     return int(cut) if cut.is_integer() and abs(cut) < 1e15 else cut
 
 
+def quantity(value: Any, unit: str = "") -> str:
+    """Write a large number with its prefix, or a dash where there is none.
+
+    Example:
+        >>> quantity(7_300_000), quantity(612e6, "B"), quantity(None)
+        ('7.3 M', '612 MB', '–')
+    """
+    number = short(value, 3)
+    if number is None:
+        return "–"
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}".rstrip()
+
+
 def _table(columns: Any, values: Sequence[str]) -> pd.DataFrame:
     """Return the points of a curve by update; empty where the curve cannot be read."""
     given = columns if isinstance(columns, Mapping) else {}

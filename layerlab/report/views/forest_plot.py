@@ -38,7 +38,10 @@ def forest(
     return {
         "lines": lines,
         "zero": _percent(0.0, reach),
-        "ticks": [{"at": _percent(v, reach), "text": format_signed(v)} for v in _ticks(reach)],
+        "ticks": [
+            {"at": _percent(value, reach), "text": format_signed(value)}
+            for value in ticks_of(-reach, reach, TICKS)
+        ],
         "clipped": any(line["clipped"] for line in lines),
         "cut": any(line["cut"] for line in lines),
     }
@@ -132,8 +135,3 @@ def _percent(value: float | int | None, reach: float) -> float | None:
     if value is None:
         return None
     return round(min(100.0, max(0.0, 50 + 50 * value / reach)), 2)
-
-
-def _ticks(reach: float) -> list[float]:
-    """Return round numbers on the scale, zero among them."""
-    return ticks_of(-reach, reach, TICKS)

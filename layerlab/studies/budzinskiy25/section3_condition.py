@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
@@ -23,7 +22,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
 )
 from layerlab.studies.engine.pictures import gap, gaps, histogram
 from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.scale import READ
 from layerlab.studies.engine.statistics import (
     Interval,
     bins,
@@ -35,7 +34,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model, overlap
+from layerlab.studies.support.passages import excerpts, for_each_layer, get_model, overlap
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
@@ -390,11 +389,9 @@ STUDY = Study(
     "its condition number.",
     cost="2 minutes",
     draws=400,
-    models=builtin.NAMES,
     passage=TOKENS,
     attention=True,
-    scale=BUILT_IN,
-    unit=PASSAGES,
     run=run,
     fast={"draws": 12},
+    **READ,
 )

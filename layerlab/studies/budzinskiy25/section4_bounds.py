@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.numerics.theory.error_bounds import relative
 from layerlab.studies.budzinskiy25.support.perturbed_arithmetic import worst
@@ -20,7 +19,7 @@ from layerlab.studies.budzinskiy25.support.rounded_modules import (
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN, CASES
+from layerlab.studies.engine.scale import CASES, READ
 from layerlab.studies.engine.statistics import (
     LOOKED,
     Interval,
@@ -32,7 +31,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model, overlap
+from layerlab.studies.support.passages import excerpts, for_each_layer, get_model, overlap
 from layerlab.studies.support.theory_block import theory_of
 
 TOKENS = 10
@@ -373,11 +372,9 @@ STUDY = Study(
     claim="No module is further off than the corrected rounding bounds allow.",
     cost="1 minute",
     draws=200,
-    models=builtin.NAMES,
     passage=TOKENS,
     attention=True,
-    scale=BUILT_IN,
-    unit=PASSAGES,
     run=run,
     fast={"draws": 12},
+    **READ,
 )

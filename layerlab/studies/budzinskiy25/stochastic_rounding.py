@@ -14,13 +14,7 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import (
-    bootstrap,
-    line,
-    ratio_of_medians,
-    summary,
-    table,
-)
+from layerlab.studies.engine.statistics import bootstrap, line, ratio_of_medians, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 

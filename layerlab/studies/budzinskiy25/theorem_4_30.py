@@ -106,10 +106,7 @@ def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = context.sample(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}
-    trained = context.sample(
-        errors_of_trained, [{"name": name} for name in context.models], batch=16
-    )
-    models = dict(zip(context.models, trained, strict=True))
+    models = context.sample_models(errors_of_trained, batch=16)
     rows = [
         summary(every[:, layer, column], {"digits": name, "layer": layer + 1, "quantity": quantity})
         for name, every in found.items()

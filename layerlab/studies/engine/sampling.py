@@ -142,6 +142,14 @@ class StudyContext:
             for case in range(len(cases))
         ]
 
+    def sample_models(
+        self, part: StudyPart, names: Sequence[str] = (), batch: int = 64
+    ) -> dict[str, Arrays]:
+        """Sample all draws of models by their names; those of the study where none is named."""
+        names = names or self.models
+        found = self.sample(part, [{"name": name} for name in names], batch)
+        return dict(zip(names, found, strict=True))
+
     def _batch(self, part: StudyPart, case: StudyCase, number: int, count: int) -> Arrays:
         given = {name: one.state for name, one in self.given.items()}
         key = digest(

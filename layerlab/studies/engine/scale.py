@@ -110,3 +110,5 @@ def short(value: int) -> str:
 
 
 BUILT_IN = f"built-in models: {models([builtin.PARAMETERS], [builtin.TOKENS])}"
+# Of a study that reads passages in the built-in models.
+READ: Mapping[str, Any] = {"models": builtin.NAMES, "scale": BUILT_IN, "unit": PASSAGES}

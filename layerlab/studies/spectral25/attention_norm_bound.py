@@ -112,9 +112,7 @@ def run(context: StudyContext) -> Outcome:
         kind: dict(zip(LIMITS, parts[index * len(LIMITS) :], strict=False))
         for index, kind in enumerate((RANDOM, AIMED))
     }
-    read = context.models if context.given else PAIR
-    passages = context.sample(norms, [{"name": name} for name in read], batch=16)
-    models = dict(zip(read, passages, strict=True))
+    models = context.sample_models(norms, () if context.given else PAIR, batch=16)
     every = {name: limits(name, context.given) for name in context.models}
     bounds = {name: found for name, found in every.items() if found["prenorm_bound"].size}
     rows = [

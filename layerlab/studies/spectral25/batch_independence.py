@@ -7,15 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN, CASES
+from layerlab.studies.engine.scale import CASES, READ
 from layerlab.studies.engine.statistics import bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
-from layerlab.studies.support.passages import PASSAGES, excerpts, get_model, overlap
+from layerlab.studies.support.passages import excerpts, get_model, overlap
 
 WIDTH = 64
 BATCHES = (2, 8, 32)
@@ -76,9 +75,9 @@ def beside(draw: Sampler, name: str) -> dict[str, Tensor]:
 def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = context.sample(norms, [{"batch": batch} for batch in BATCHES])
-    models = context.sample(beside, [{"name": name} for name in context.models], batch=8)
+    models = context.sample_models(beside, batch=8)
     moved = {name: np.stack([part[name] for part in parts], 1) for name in NORMS}
-    logits = {name: part["change"] for name, part in zip(context.models, models, strict=True)}
+    logits = {name: part["change"] for name, part in models.items()}
     rows = [
         summary(values[:, number, index], {"of": name, "batch": batch, "change by": change})
         for name, values in moved.items()
@@ -179,11 +178,9 @@ STUDY = Study(
     claim="Layer norm looks at the token alone: neither the batch nor training changes it.",
     cost="10 seconds",
     draws=200,
-    unit=PASSAGES,
-    scale=BUILT_IN,
-    models=builtin.NAMES,
     passage=TOKENS,
     run=run,
     fast={"draws": 16},
     few=8,
+    **READ,
 )

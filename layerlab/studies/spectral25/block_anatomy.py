@@ -152,8 +152,7 @@ def _residuals(layer: Any) -> Tensor:
 
 def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = context.sample(anatomy, [{"name": name} for name in context.models], batch=8)
-    parts, shown = dict(zip(context.models, gathered, strict=True)), context.models[0]
+    parts, shown = context.sample_models(anatomy, batch=8), context.models[0]
     text = next((one.source for one in context.given.values()), "the built-in text")
     several = {name: part for name, part in parts.items() if part["heads"].shape[2] > 1}
     return Outcome(

@@ -179,9 +179,8 @@ def run(context: StudyContext) -> Outcome:
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
     gathered = context.sample(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
     parts = dict(zip(cases, gathered, strict=True))
-    read = [{"name": name} for name in context.models]
-    passages = context.sample(residual_by_dose, read, batch=32)
-    models = {n: one["residual"] for n, one in zip(context.models, passages, strict=True)}
+    passages = context.sample_models(residual_by_dose, batch=32)
+    models = {name: one["residual"] for name, one in passages.items()}
     rows = [
         summary(found["residual"][:, index], {"stack": _label(case), "dose": dose})
         for case, found in parts.items()

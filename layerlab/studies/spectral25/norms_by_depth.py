@@ -154,8 +154,7 @@ def run(context: StudyContext) -> Outcome:
 
 def read_given(context: StudyContext, uniform: float) -> Outcome:
     """Read and judge the models that the user named, in place of random stacks."""
-    cases = [{"name": name} for name in context.models]
-    parts = dict(zip(context.models, context.sample(norms_of_given, cases, batch=8), strict=True))
+    parts = context.sample_models(norms_of_given, batch=8)
     rows = [
         summary(found["norm"][:, layer], {"model": name, "layer": layer + 1})
         for name, found in parts.items()

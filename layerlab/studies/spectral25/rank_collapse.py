@@ -265,8 +265,10 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
     """Judge the feed-forward without skips against attention alone."""
     found = {c: _last(stacks["attention-mlp", c], seed) for c in (False, True)}
     alone = {c: _last(stacks["attention-only", c], seed) for c in (False, True)}
+    # Powers of ten behind three layers.
+    ends = [np.log10(stacks[name, False][:, 2]) for name in ("attention-mlp", "attention-only")]
     slower = bootstrap(
-        np.stack([_decay(stacks[name, False]) for name in ("attention-mlp", "attention-only")], 1),
+        np.stack(ends, 1),
         lambda pair: float(np.median(pair[:, 0]) - np.median(pair[:, 1])),
         seed,
     )
@@ -282,11 +284,6 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
         "with and without a mask",
         source="spectral25, section 1.3 and section 3",
     )
-
-
-def _decay(residuals: np.ndarray) -> np.ndarray:
-    """Return the powers of ten of the relative residual behind three layers."""
-    return np.asarray(np.log10(residuals[:, 2]))
 
 
 def plot_bare(found: Mapping[bool, np.ndarray]) -> Picture:

@@ -188,8 +188,7 @@ def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
 
 def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = context.sample(angles, [{"name": name} for name in context.models], batch=16)
-    parts = dict(zip(context.models, gathered, strict=True))
+    parts = context.sample_models(angles, batch=16)
     semi = {
         name: (axes_of(name, context.given) if context.given else axes(maps(name))).numpy()
         for name in context.models

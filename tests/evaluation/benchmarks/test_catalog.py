@@ -63,7 +63,7 @@ def test_lawbench_has_levels_of_two_ten_and_eight():
 
 
 def test_an_unknown_benchmark_names_the_nearest():
-    refuses(r"no benchmark 'cevall'; did you mean ceval\? expected one", find_benchmark, "cevall")
+    refuses(r"no benchmark 'cevall'; did you mean 'ceval'\? expected one", find_benchmark, "cevall")
 
 
 def test_an_unknown_subject_names_the_nearest():

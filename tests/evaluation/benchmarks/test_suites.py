@@ -30,5 +30,5 @@ def test_no_suite_is_empty(name):
 
 def test_an_unknown_name():
     assert refusal(select_benchmarks, "lawbensh").startswith(
-        "there is no suite or benchmark 'lawbensh'; did you mean lawbench? expected one of general,"
+        "there is no suite or benchmark 'lawbensh'; did you mean 'lawbench'? expected one of "
     )

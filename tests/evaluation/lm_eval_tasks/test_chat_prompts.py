@@ -14,11 +14,7 @@ pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.harness import run
 from layerlab.evaluation.lm_eval_tasks import chat_prompts
-from layerlab.evaluation.lm_eval_tasks.chat_prompts import (
-    find_day,
-    keeps_instruction,
-    render_chat,
-)
+from layerlab.evaluation.lm_eval_tasks.chat_prompts import find_day, keeps_instruction, render_chat
 from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, write
 
 TURNS = [

@@ -14,14 +14,7 @@ pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.lm_eval_tasks.description import describe_task
 from layerlab.evaluation.lm_eval_tasks.load import load_named
-from tests.evaluation.lm_eval_tasks.own_tasks import (
-    CHOICE,
-    GROUP,
-    KINDS,
-    folder,
-    run,
-    write,
-)
+from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, GROUP, KINDS, folder, run, write
 from tests.support.refused import refusal, refuses
 
 __all__ = ["folder"]

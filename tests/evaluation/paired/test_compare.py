@@ -15,13 +15,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import language
-from tests.evaluation.paired.written_samples import (
-    DATE,
-    judged_sample,
-    sample,
-    write,
-    write_scores,
-)
+from tests.evaluation.paired.written_samples import DATE, judged_sample, sample, write, write_scores
 
 # What stands in a sentence and is no English: names, and options to type.
 NAMES = {*("base", "tuned", "other", "law", "length", "passages", "passage"), "cluster", "none"} | {

@@ -6,11 +6,7 @@ import pytest
 from scipy.stats import binomtest
 from statsmodels.stats.multitest import multipletests
 
-from layerlab.evaluation.results.above_chance import (
-    count_tests,
-    judge_guessing,
-    list_tested,
-)
+from layerlab.evaluation.results.above_chance import count_tests, judge_guessing, list_tested
 from layerlab.evaluation.results.aggregate import benchmark_rows, group_rows
 from layerlab.evaluation.results.result import EvaluationResult
 from tests.evaluation.results.test_aggregate import record

@@ -62,8 +62,8 @@ def test_tasks_of_lm_eval_are_asked_in_what_more_is_better_of(folder: object, tm
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("piqua", "did you mean piqa"),
-        ("piqa,cevall", "did you mean ceval"),
+        ("piqua", "did you mean 'piqa'"),
+        ("piqa,cevall", "did you mean 'ceval'"),
         ("arc_esy", "did you mean arc_easy"),
         ("none/there.yaml", "cannot read none/there.yaml"),
         (",", "no task is named in"),

@@ -1,6 +1,7 @@
 """One side: which rate judges which seed, and how much of a difference is the text's."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ def test_no_seed_judges_the_rate_that_it_chose(start):
     table = np.random.default_rng(start).normal(3, 0.1, (3, 4))
     found = side(lambda rate, seed: float(table[RATES.index(rate), seed - 1]))
     assert set(found.values) == {2, 3, 4}
+    assert found.tried == pytest.approx(dict(zip(RATES, table.mean(1), strict=True)))
     for seed in (2, 3, 4):
         best = int(table[:, : seed - 1].mean(1).argmin())
         assert found.rates[seed] == (RATES[best], RATES[best])
@@ -131,6 +133,9 @@ def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks():
     assert of_both(*text_of(0.0, 0.2))[0] < 0.2 / 8 / 2
     bare = side(lambda rate, seed: 3.0)
     assert of_both(bare, bare) is None
+    # By the byte a block of one is not the same text as that of the other.
+    by_byte = [replace(one, metric="bits_per_byte") for one in text_of(0.2, 1e-6)]
+    assert all(one.blocks for one in by_byte) and of_both(*by_byte) is None
 
 
 def test_a_seed_of_a_grid_is_missing_without_one_rate_and_of_a_search_only_without_all():

@@ -138,6 +138,7 @@ def test_each_seed_is_judged_at_the_best_rate_of_those_before():
     assert widest in remarks(found)
     assert not any("best learning rate of llama" in one for one in remarks(found))
     assert any("the first seed of a sweep chooses" in one for one in remarks(found))
+    assert not any("are no sweep" in one for one in remarks(found))
     assert sum(one["chosen"] for one in found.content["runs"]) == 6
     fewer = [one for one in given if (one.arm, one.rate) != ("gpt2", 1e-3)]
     partial = compare_runs(swept, fewer)
@@ -179,6 +180,7 @@ def test_two_seeds_are_told_what_they_cannot_say():
         swept = recipe(seeds=seeds, learning_rates=[1e-3, 3e-3])
         content = compare_runs(swept, records(swept, losses(BASE, BETTER)))
         assert any(one.startswith("of three seeds") for one in remarks(content)) == expected
+        assert any(one.startswith("two learning rates are no sweep") for one in remarks(content))
 
 
 def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict():

@@ -136,6 +136,11 @@ def test_a_verdict_names_its_scale_and_the_parts_of_its_error():
     assert text.word == "better"
 
 
+def test_a_look_that_decided_stands_alone_where_no_later_seed_has_a_number():
+    found = verdict([2.99, 3.2895, 3.0905], later=paired_difference([], []))
+    assert found == verdict([2.99, 3.2895, 3.0905])
+
+
 def test_numbers_keep_their_sign_and_their_digits():
     shown = [number(0), number(-0.01234, sign=True), number(3.2e-5), number(5, sign=True)]
     assert shown == ["0.0000", "-0.0123", "3.2e-05", "+5.0000"]

@@ -86,10 +86,11 @@ def test_each_arm_has_the_threads_that_it_asks_for(tmp_path, monkeypatch):
     ],
 )
 def test_what_one_process_cannot_take_in_turn_is_refused(settings, said):
-    own = {"name": "own", "variant": "llama", "set": settings}
+    shared = {path: one for path, one in settings.items() if path.startswith("run.")}
+    own = {"name": "own", "variant": "llama", "set": {} if shared else settings}
     compare = {"arms": ["llama", own], "lockstep": True}
     with pytest.raises(UserError, match=said) as told:
-        check_lockstep(sides(make_recipe({**SMALL, "compare": compare})))
+        check_lockstep(sides(make_recipe({**SMALL, "compare": compare}, settings=shared)))
     assert str(told.value).startswith("compare.lockstep ") and "\n" not in str(told.value)
 
 

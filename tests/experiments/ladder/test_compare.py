@@ -13,6 +13,7 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.ladder.compare import compare_ladder
 from layerlab.experiments.ladder.rates import warn_of_drift
+from layerlab.experiments.ladder.sentences import warn_of_length
 from layerlab.experiments.plan.ladder import Rung, plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.statistics.differences import Level
@@ -134,6 +135,12 @@ def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure():
     assert "better if the line goes on" in row["said"]
     last, before = (row["gains"][place]["parameters"] for place in (2, 1))
     assert beyond["parameters"] == pytest.approx(last * last / before)
+    # The band ends in the forecast, and inside of the ladder seeds alone make it wide.
+    band, ends = row["band"], ("parameters", "gain", "low", "high")
+    assert [band[name][-1] for name in ends] == pytest.approx([beyond[name] for name in ends])
+    width = np.subtract(band["high"], band["low"])
+    inside = np.array(band["parameters"]) <= last
+    assert width[inside].max() < width[~inside].min() and len(row["left_out"]) == 3
 
 
 @pytest.mark.full
@@ -238,7 +245,8 @@ def test_rates_that_drift_apart_are_corrected_for_the_arms():
     rng = np.random.default_rng(1)
 
     def rates(name: str) -> dict[str, Any]:
-        octaves = [{str(seed): 0.1 * rng.standard_normal() for seed in range(4)} for _ in SIZES]
+        seeds = range(1 if name == "a3" else 4)  # the others have not finished yet
+        octaves = [{str(seed): 0.1 * rng.standard_normal() for seed in seeds} for _ in SIZES]
         best = [{"parameters": size, "edge": None, "swept": 5} for size in SIZES]
         return {"arm": name, "drift": 0.0, "best": best, "octaves": octaves, "at_ends": []}
 
@@ -306,3 +314,11 @@ def test_what_changes_with_size_beside_it_is_a_remark():
     unequal = remarks_on_length(recipe({**tokens, "unequal_tokens": True}))
     assert any("tokens per parameter, 0.96" in one for one in unequal)
     assert any(one.startswith("the text is read") and "repetition" in one for one in unequal)
+
+
+def test_a_text_that_is_read_once_is_none_that_is_repeated():
+    sizes = drawn(recipe(), gaining(0.1, 0.1, 0.1))
+    for size, made in sizes:
+        for one in made:
+            one.manifest["data"]["train_tokens"] = size.tokens
+    assert warn_of_length(sizes) == []

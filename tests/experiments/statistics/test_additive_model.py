@@ -43,10 +43,15 @@ def without(values: Values, *cells: tuple[str, int]) -> Values:
     }
 
 
+def pooled(model: Additive) -> float:
+    """The residual mean square."""
+    return float(model.residuals @ model.residuals) / model.freedom
+
+
 @pytest.fixture
 def alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variances are held to be equal: nothing is left of an arm's own."""
-    monkeypatch.setattr(Additive, "common", property(lambda self: Prior(self.pooled, 1e12)))
+    monkeypatch.setattr(Additive, "common", property(lambda self: Prior(pooled(self), 1e12)))
 
 
 @pytest.mark.usefixtures("alike")
@@ -57,7 +62,7 @@ def test_with_equal_variances_it_is_the_two_way_analysis_of_statsmodels(holes):
     fit = smf.ols("loss ~ arm + seed", long(values)).fit()
     table = sm.stats.anova_lm(fit, typ=2)
     assert model.freedom == pytest.approx(table.df["Residual"])
-    assert model.pooled == pytest.approx(table.sum_sq["Residual"] / table.df["Residual"])
+    assert pooled(model) == pytest.approx(table.sum_sq["Residual"] / table.df["Residual"])
     for arm in ("a1", "a2", "a3"):
         found, name = model.difference(arm, "a0", LEVEL), f"arm[T.{arm}]"
         assert found.kind == "moderated"
@@ -95,9 +100,10 @@ def test_a_margin_is_tested_as_statsmodels_tests_equivalence():
 @given(st.integers(3, 8), st.integers(2, 6), st.integers(0, 1000))
 def test_degrees_and_squares_of_arms_add_up_to_those_of_all(arms, seeds, start):
     model = Additive(drawn(arms, seeds, start))
-    assert model.freedom == pytest.approx((arms - 1) * (seeds - 1))
+    assert model.usable and model.freedom == pytest.approx((arms - 1) * (seeds - 1))
     assert model.freedoms.sum() == pytest.approx(model.freedom)
-    assert model.freedoms @ model.variances == pytest.approx(model.pooled * model.freedom)
+    assert model.common.freedom <= min(MOST, arms - 1)
+    assert model.freedoms @ model.variances == pytest.approx(pooled(model) * model.freedom)
 
 
 @settings(max_examples=30, deadline=None)

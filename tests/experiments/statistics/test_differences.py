@@ -75,6 +75,8 @@ def test_one_pair_has_a_difference_and_nothing_else():
 def test_identical_arms_are_told_from_arms_without_spread():
     same = paired_difference([3.0, 3.1], [3.0, 3.1])
     assert same.identical and (same.mean, same.p) == (0, 1)
+    mixed = paired_difference([3.0, 3.5], [3.5, 3.0])
+    assert not mixed.identical and (mixed.mean, mixed.p) == (0, 1)
     shifted = paired_difference([3.1, 3.2, 3.3], [3.0, 3.1, 3.2])  # equal but for rounding
     assert shifted.flat and not shifted.identical and shifted.p is None
     assert shifted.mean == pytest.approx(0.1)

@@ -63,6 +63,10 @@ def test_where_a_run_diverged_two_tests_are_made_and_counted():
     assert some.at(0.0) == (pytest.approx(2 * whole.at(0.0)[0]), -1)
     assert evidence(lost=(1, 0), ended=(4, 3)).at(0.0) == (1.0, 0)
     assert evidence(0.01, lost=(1, 0), ended=(4, 3)).at(0.0)[1] == 1
+    # As many of either speak for neither: what is left decides.
+    for shift in (-0.01, 0.01):
+        p, side = evidence(shift).at(0.0)
+        assert evidence(shift, lost=(1, 1), ended=(4, 4)).at(0.0) == (pytest.approx(2 * p), side)
 
 
 @given(LOOKS, st.floats(0.001, 0.2))
@@ -100,7 +104,16 @@ def test_a_word_of_an_earlier_look_stays_and_a_look_has_its_share():
     assert (early.look, late.look) == (0, 1) and replace(late, look=0) == early
     # p of 0.0008 is no word where the look has a hundredth of alpha.
     assert Family([test], [(0.01, sure)], 0.05)[test].corrected > 0.05
-    assert not Family([test], [], 0.05).looked
+    none = Family([test], [], 0.05)
+    assert not none.looked and none[test].toward(0) == (1.0, 1.0)
+
+
+def test_a_look_so_early_that_it_spends_nothing_decides_nothing():
+    test = PairTest("a", "b")
+    stages = [(part, Fixed(evidence())) for part in shares([2, 800], 0.05)]
+    early, late = (Family([test], stages[:count], 0.05)[test] for count in (1, 2))
+    assert (early.corrected, early.look, late.look) == (1.0, 0, 1)
+    assert late.corrected == pytest.approx(late.raw)
 
 
 def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promised():

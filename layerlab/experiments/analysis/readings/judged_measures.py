@@ -89,7 +89,7 @@ def _pairs(measure: str, stage: Look, test: PairTest) -> list[dict[str, Any]]:
             "seed": seed,
             "value": ours.get(seed),
             "baseline": theirs.get(seed),
-            "difference": ours[seed] - theirs[seed] if {seed} <= {*ours} & {*theirs} else None,
+            "difference": ours[seed] - theirs[seed] if seed in ours and seed in theirs else None,
         }
         for seed in stage.section.seeds or sorted({*ours, *theirs})  # logs have none planned
     ]

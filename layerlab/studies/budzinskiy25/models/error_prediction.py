@@ -6,16 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.scale import READ
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide, each, within
-from layerlab.studies.support.passages import PASSAGES, excerpts, get_model, overlap
+from layerlab.studies.support.passages import excerpts, get_model, overlap
 
 TOKENS = 24
 # Runs with drawn errors: the many entries of a passage make one steady enough.
@@ -242,12 +241,10 @@ STUDY = Study(
     "within a factor of two.",
     cost="2 minutes",
     draws=128,
-    models=builtin.NAMES,
     passage=TOKENS,
-    scale=BUILT_IN,
-    unit=PASSAGES,
     run=run,
     # Of 8 passages the interval of the post-norm model's quotient is too wide to decide.
     fast={"draws": 32, "formats": "bf16"},
+    **READ,
     **study_options("predictor"),
 )

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
 from layerlab.studies.budzinskiy25.support.components import (
@@ -18,11 +17,11 @@ from layerlab.studies.budzinskiy25.support.components import (
 )
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.scale import READ
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, apart, decide, each, within
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
+from layerlab.studies.support.passages import excerpts, overlap
 
 TOKENS = 32
 ATTENTION = (SCORES, WEIGHTED)
@@ -219,12 +218,10 @@ STUDY = Study(
     "attention.",
     cost="30 seconds",
     draws=256,
-    models=builtin.NAMES,
     passage=TOKENS,
     attention=True,
-    scale=BUILT_IN,
-    unit=PASSAGES,
     run=run,
     fast={"draws": 32},
+    **READ,
     **study_options("where-noise"),
 )

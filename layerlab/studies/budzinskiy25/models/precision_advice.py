@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
 from layerlab.studies.budzinskiy25.support.components import (
@@ -20,7 +19,7 @@ from layerlab.studies.budzinskiy25.support.components import (
 )
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.scale import READ
 from layerlab.studies.engine.statistics import (
     LOOKED,
     Interval,
@@ -31,7 +30,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import apart, below, each
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
+from layerlab.studies.support.passages import excerpts, overlap
 
 TOKENS = 32
 # What is kept in higher precision, with what a person calls it.
@@ -248,12 +247,10 @@ STUDY = Study(
     "error, or more.",
     cost="30 seconds",
     draws=256,
-    models=builtin.NAMES,
     passage=TOKENS,
     attention=True,
-    scale=BUILT_IN,
-    unit=PASSAGES,
     run=run,
     fast={"draws": 32},
+    **READ,
     **study_options("precision-advice"),
 )

@@ -72,9 +72,8 @@ def scale_weights(model: torch.nn.Module, factor: float) -> None:
 def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     layers, width = context.options["layers"], context.options["width"]
-    cases = [{"name": name} for name in context.models]
-    parts = context.sample(trained_depths, cases, batch=4)
-    trained = {name: part["layers"] for name, part in zip(context.models, parts, strict=True)}
+    parts = context.sample_models(trained_depths, batch=4)
+    trained = {name: part["layers"] for name, part in parts.items()}
     found = {name if context.given else f"{name}, trained": one for name, one in trained.items()}
     judged = context.models if context.given else TRAINED[:1]
     (random,) = context.sample(random_depths, [context.options], batch=2)

@@ -130,11 +130,10 @@ READING = small_models.ModelReading(
 
 def run(context: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    names = context.models
     if context.given:
         return read_given(context)
-    models = context.sample(ours, [{"name": name} for name in names], batch=10)
-    built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
+    models = context.sample_models(ours, batch=10)
+    built = {name: one["layers"] for name, one in models.items()}
     seeds = range(1, context.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in ARMS for seed in seeds]
     found, notes = small_models.kept_readings(context, jobs, READING)
@@ -172,9 +171,8 @@ def run(context: StudyContext) -> Outcome:
 
 def read_given(context: StudyContext) -> Outcome:
     """Read and judge the models that the user named, without twins beside them."""
-    cases = [{"name": name} for name in context.models]
-    models = context.sample(ours, cases, batch=10)
-    built = {name: one["layers"] for name, one in zip(context.models, models, strict=True)}
+    models = context.sample_models(ours, batch=10)
+    built = {name: one["layers"] for name, one in models.items()}
     clouds = []
     for number, name in enumerate(context.models, 1):
         generator = torch.Generator().manual_seed(context.seed)

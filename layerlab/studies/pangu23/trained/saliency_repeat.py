@@ -127,12 +127,6 @@ def twin_quantities(
     ], notes
 
 
-def stand_ins(context: StudyContext, jobs: list[small_models.ArmSeed]) -> bool:
-    """Return whether briefly trained models answer here: in fast mode, without stored readings."""
-    lying = small_models.stored_readings(context, jobs, _reading(context))
-    return context.fast and None in lying.values()
-
-
 def run(context: StudyContext) -> Outcome:
     """Train, ask, judge and draw."""
     if context.given:
@@ -140,12 +134,14 @@ def run(context: StudyContext) -> Outcome:
     seeds = range(1, context.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
     # One batch, so that every model reads the same texts.
-    models = context.sample(ours, [{"name": name} for name in MODELS], batch=context.draws)
+    models = context.sample_models(ours, MODELS, batch=context.draws)
     twins, notes = twin_quantities(context, jobs)
-    parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
-    parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}
+    parts = models | {
+        f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)
+    }
     others = {f"{arm}, twin {seed}" for arm, seed in jobs if seed != seeds[0]}
-    small = stand_ins(context, jobs)
+    lying = small_models.stored_readings(context, jobs, _reading(context))
+    small = context.fast and None in lying.values()  # briefly trained models answer
     pairs = [
         np.stack([twins[at]["quantities"], twins[at + len(seeds)]["quantities"]], 1)
         for at in range(len(seeds))
@@ -155,7 +151,7 @@ def run(context: StudyContext) -> Outcome:
             judge_looks(pairs, context.seed),
             judge_surer(pairs, context.seed),
             judge_isotropic(pairs, context.seed, decides=not small),
-            judge_back(dict(zip(MODELS, models, strict=True)), context.seed),
+            judge_back(models, context.seed),
         ),
         frames={"models": table(_rows(parts, context.seed))},
         pictures=(
@@ -184,11 +180,9 @@ def run(context: StudyContext) -> Outcome:
 
 def ask_given(context: StudyContext) -> Outcome:
     """Ask and judge the models that the user named, without twins beside them."""
-    cases = [{"name": name} for name in context.models]
-    models = context.sample(ours, cases, batch=context.draws)
-    parts = dict(zip(context.models, models, strict=True))
+    parts = context.sample_models(ours, batch=context.draws)
     # Others may cut the text into other tokens.
-    lone = {context.models[0]: models[0]}
+    lone = {context.models[0]: parts[context.models[0]]}
     return Outcome(
         verdicts=(judge_back(parts, context.seed),),
         frames={"models": table(_rows(parts, context.seed))},
