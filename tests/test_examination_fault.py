@@ -65,7 +65,7 @@ def test_other_faults_of_a_model_stay_what_they_are(shelf, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"suite": "fiance"}, "there is no suite or benchmark 'fiance'; did you mean finance? "),
+        ({"suite": "fiance"}, "there is no suite or benchmark 'fiance'; did you mean 'finance'? "),
         ({"suite": " ,"}, "no suite is named in ' ,'; type for example --suite law"),
         ({"suite": "law"}, "nothing can be asked: LawBench is not here: expected"),
         ({"suite": "boolq", "shots": -1}, "shots is -1; expected a whole number at least 0"),

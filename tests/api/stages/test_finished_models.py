@@ -324,7 +324,7 @@ def test_nothing_runs_unasked_nor_for_a_plan(copied):
 @pytest.mark.parametrize(
     ("measure", "said"),
     [
-        ("suite:pika", "did you mean piqa"),
+        ("suite:pika", "did you mean 'piqa'"),
         ("suite:piqa", "PIQA is not here: expected"),
         ("suite:none.yaml", "cannot read none.yaml"),
         ("suite:arc_easy", "its questions are not here: cannot get"),
