@@ -92,7 +92,8 @@ def prepared(folder: Path, questions: int, context: int) -> tuple[Any, LoadedMod
     (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
     (folder / "reader.py").write_text(READER, encoding="utf-8")
     (folder / "task.yaml").write_text(TASK, encoding="utf-8")
-    words = train_bpe((row["prompt"] for row in rows["test"]), vocab=2048, context=context)
+    words = train_bpe((row["prompt"] for row in rows["test"]), vocab=2048)
+    words.model_max_length = context
     sizes = {"width": 128, "layers": 4, "heads": 4, "vocab": 2048, "context": context}
     model = layerlab.build("llama", **sizes).eval()
     (task,) = load_tasks([str(folder / "task.yaml")]).values()

@@ -29,14 +29,13 @@ WORD = (
 
 
 def train_bpe(
-    texts: Iterable[str], *, vocab: int, context: int | None = None, special: Sequence[str] = ()
+    texts: Iterable[str], *, vocab: int, special: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer over bytes; the same texts give the same one in every process.
 
     Args:
         texts: in order, read once.
         vocab: entries at most; the separator comes first, and after the special tokens 256 bytes.
-        context: of the model that it is for.
         special: further special tokens.
 
     Raises:
@@ -59,7 +58,7 @@ def train_bpe(
         show_progress=False,
     )
     engine.train_from_iterator(cut_long_words(texts), trainer)
-    return _wrap(engine, special, context)
+    return _wrap(engine, special)
 
 
 def train_fallback_bpe(
@@ -141,11 +140,8 @@ def _frequent_letters(texts: Iterable[str], room: int) -> list[str]:
     return found
 
 
-def _wrap(
-    engine: Tokenizer, special: Sequence[str], context: int | None = None
-) -> PreTrainedTokenizerFast:
+def _wrap(engine: Tokenizer, special: Sequence[str]) -> PreTrainedTokenizerFast:
     """Return transformers' tokenizer, whose separator begins, ends and fills texts."""
-    limit = {} if context is None else {"model_max_length": context}
     more = {"additional_special_tokens": list(special)} if special else {}
     return PreTrainedTokenizerFast(
         tokenizer_object=engine,
@@ -153,6 +149,5 @@ def _wrap(
         eos_token=END,
         pad_token=END,
         clean_up_tokenization_spaces=False,
-        **limit,
         **more,
     )

@@ -44,7 +44,6 @@ def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimi
         ],
         lr=train.learning_rate,
         betas=(train.adam_beta1, train.adam_beta2),
-        eps=train.adam_epsilon,
         fused=True,
     )
     muon = _groups(hidden, factors, train, decays=True, muon=True)
@@ -135,7 +134,7 @@ def _groups(
         group = {"params": members, "weight_decay": train.weight_decay / factor if decays else 0.0}
         if factor != 1:
             group |= {"lr": train.learning_rate * factor, "lr_factor": factor}
-        if scale.epsilon != 1 and not muon:
+        if not muon:
             group["eps"] = train.adam_epsilon * scale.epsilon
         groups.append(group)
     return groups

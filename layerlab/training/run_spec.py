@@ -40,7 +40,7 @@ class RunSpec:
     recipe: TrainingRecipe
     digest: str
     match: Match | None = None
-    code: Mapping[str, str] = field(default_factory=dict, hash=False)
+    code: Mapping[str, str] = field(default_factory=dict)
     as_written: bool = False
 
     @property

@@ -282,10 +282,14 @@ def test_a_vocabulary_over_65535_is_written_wider(tmp_path):
     assert tokens[:3].tolist() == [65_540, 65_539, 1]
 
 
-def test_a_tokenizer_is_part_of_what_a_corpus_is(folder, tmp_path):
-    train_tokenizer([LINE], 270).save_pretrained(tmp_path / "words")
-    found = prepare(data(folder, tokenizer=str(tmp_path / "words")), tmp_path)
-    assert found.vocab == 270 and found.digest != prepare(data(folder), tmp_path).digest
+def test_a_tokenizer_is_part_of_what_a_corpus_is_by_more_than_its_size(folder, tmp_path):
+    made = []
+    for name, text in (("a", LINE), ("b", LINE[::-1])):
+        train_tokenizer([text], 262).save_pretrained(tmp_path / name)
+        made.append(prepare(data(folder, tokenizer=str(tmp_path / name)), tmp_path))
+    assert made[0].folder != made[1].folder and made[0].digest != made[1].digest
+    one, other = (documents(found, found.train[0]) for found in made)
+    assert one == other and made[0].vocab == made[1].vocab == 262
 
 
 def test_extent_counts_whole_blocks_and_refuses_less_than_one(folder, tmp_path):

@@ -130,7 +130,8 @@ def test_the_order_is_the_same_whoever_writes_and_whenever(rows, tmp_path):
 
 def test_each_pass_takes_each_block_once(rows, tmp_path):
     corpus = prepare(data(rows), tmp_path)
-    blocks = [(len(part) - 1) // 8 for part in everything(corpus)]
+    parts = everything(corpus)
+    blocks = [(len(part) - 1) // 8 for part in parts]
     order, count = BatchOrder(corpus, 8, 1), sum(blocks)
     _, found = order.places(np.arange(2 * count))
     for one in np.split(found, 2):
@@ -138,6 +139,8 @@ def test_each_pass_takes_each_block_once(rows, tmp_path):
     starts = np.cumsum([0, *blocks])
     shards = np.searchsorted(starts, found[:count], side="right")
     assert (np.diff(shards) >= 0).all(), "shards come in their order"
+    cut = [part[8 * n :][:9] for part, size in zip(parts, blocks, strict=True) for n in range(size)]
+    assert np.array_equal(order.rows(0, count), np.stack(cut)[found[:count]])
     assert not np.array_equal(found[:count], found[count:])
 
 

@@ -179,10 +179,12 @@ def test_names_are_variants_with_sizes_or_models(tmp_path, tiny):
     assert preset is not None and preset.shape.layers == 29
     assert build_candidate("some/model").design is None
     tiny("llama").save_pretrained(tmp_path)
-    model = load_candidate(build_candidate(str(tmp_path)), SMALL)
+    saved = build_candidate(str(tmp_path))
+    memory.check_room([saved], SMALL)  # of which nothing is known before it is loaded
+    model = load_candidate(saved, SMALL)
     assert model.config.vocab_size == 64
     with pytest.raises(UserError, match="knows 64 positions, and a context of 60 with"):
-        load_candidate(build_candidate(str(tmp_path)), LatencyConfig(context=60, new=5))
+        load_candidate(saved, LatencyConfig(context=60, new=5))
 
 
 def test_a_size_that_is_misspelt_is_named_before_the_options():

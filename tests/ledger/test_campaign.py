@@ -202,12 +202,29 @@ def test_the_same_runs_again_give_what_was_written_and_others_are_refused(screen
     assert (screened / FILE).read_bytes() == text
 
 
+def test_ideas_are_judged_in_any_order(folder, tmp_path):
+    for idea in ("worse", "wide"):
+        layerlab.add_idea(folder, idea, says="other", seeds=range(4))
+    logs = table(tmp_path / "log.csv", dict.fromkeys(("plain", "worse", "wide"), range(4)))
+    for idea in ("worse", "wide"):
+        layerlab.judge_idea(folder, idea, logs)
+    found = [one.verdict for one in layerlab.read_ledger(folder).trials]
+    assert [(one.idea, one.verdict) for one in found] == [
+        ("worse", "refuted"),
+        ("wide", "undecided"),
+    ]
+
+
 def test_logs_from_before_are_remarked_on(folder, tmp_path):
     logs = table(tmp_path / "old.csv", {"plain": FIRST, "wide": FIRST})
     os.utime(logs, (1e9, 1e9))
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     found = layerlab.judge_idea(folder, "wide", logs)
     assert "last changed before the trial was written down" in found.remarks[-1]
+    layerlab.add_idea(folder, "same", says="no change", seeds=FIRST)
+    logs = table(tmp_path / "new.csv", {"plain": FIRST, "same": FIRST})
+    found = layerlab.judge_idea(folder, "same", logs)
+    assert not any("last changed" in one for one in found.remarks)
 
 
 @pytest.mark.parametrize(

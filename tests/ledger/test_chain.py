@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from layerlab.ledger.chain import (
     begin_chain,
     hold_ledger,
     read_chain,
+    wait_for_writer,
 )
 from layerlab.system.files import write_file
 from tests.support.refused import refuses
@@ -250,3 +253,20 @@ def test_a_ledger_is_not_written_through_a_link(folder, tmp_path):
         hold_ledger(folder),
     ):
         append_line(read_chain(folder), {"kind": "trial"})
+
+
+def test_whoever_reads_waits_for_one_that_writes(folder):
+    held, written = threading.Event(), threading.Event()
+
+    def add():
+        with hold_ledger(folder):
+            held.set()
+            time.sleep(0.2)
+            written.set()
+
+    writer = threading.Thread(target=add)
+    writer.start()
+    assert held.wait(60)
+    wait_for_writer(folder)
+    assert written.is_set()
+    writer.join()

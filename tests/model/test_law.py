@@ -12,6 +12,12 @@ from layerlab.variants.template import write_template
 BREAKS = {
     # What is replaced in the template, by what, and what the check then says.
     "a later token": ("self.gain * super()", "x.mean(1, keepdim=True) + super()", "nothing that"),
+    "a later token, hidden at first": (
+        "self.gain * super()",
+        "(self.gain - 1) * x.mean(1, keepdim=True) + super()",
+        "nothing that",
+    ),
+    "the cache": ("self.gain * super()", "x.shape[1] * self.gain * super()", "at once: logits"),
     "an idle parameter": ("return self.gain * super()", "return super()", "none at model.layers.0"),
     "scalars": ("scalars=width", "scalars=width + 1", "parameters are as the formula says: cost"),
     "flops": ("Cost(scalars", "Cost(flops=1, scalars", "FLOPs are as the formula says: cost says"),
@@ -33,10 +39,11 @@ def test_the_template_keeps_every_law(tmp_path):
     assert [str(one) for one in verdicts] == [f"holds: {law}" for law in {**LAWS, **STARTS}]
 
 
-@pytest.mark.parametrize("name", BREAKS)
-def test_what_breaks_a_law_is_named(name, tmp_path):
+@pytest.mark.few(3)
+@pytest.mark.parametrize("fault", BREAKS)
+def test_what_breaks_a_law_is_named(fault, tmp_path):
     path = write_template(tmp_path / "idea.py")
-    right, wrong, said = BREAKS[name]
+    right, wrong, said = BREAKS[fault]
     text = path.read_text("utf-8")
     assert text.count(right) == 1
     path.write_text(text.replace(right, wrong), "utf-8")

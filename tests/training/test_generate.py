@@ -35,6 +35,10 @@ def asked(*prompts: str, length: int = 8) -> EvaluateSection:
 
 
 def by_hand(model: LabForCausalLM, corpus: Any, prompt: str, length: int) -> str:
+    return str(corpus.tokenizer.decode(followers(model, corpus, prompt, length)))
+
+
+def followers(model: LabForCausalLM, corpus: Any, prompt: str, length: int) -> list[int]:
     """The likeliest token, again and again, each time from the start."""
     tokens = corpus.tokenizer(prompt)["input_ids"]
     added: list[int] = []
@@ -47,7 +51,7 @@ def by_hand(model: LabForCausalLM, corpus: Any, prompt: str, length: int) -> str
             added.pop()
             break
     model.train()
-    return corpus.tokenizer.decode(added)
+    return added
 
 
 def test_the_likeliest_tokens_follow(model, corpus):
@@ -55,6 +59,13 @@ def test_the_likeliest_tokens_follow(model, corpus):
     found = generate_samples(model, corpus, asked(*prompts))
     assert found == [(prompt, by_hand(model, corpus, prompt, 8)) for prompt in prompts]
     assert all(text for _, text in found)
+
+
+def test_a_continuation_ends_where_the_model_ends_the_document(model, corpus):
+    *some, end = followers(model, corpus, "the cat", 3)
+    other = SimpleNamespace(tokenizer=corpus.tokenizer, separator=end)
+    ((_, text),) = generate_samples(model, other, asked("the cat"))
+    assert end not in some and text == corpus.tokenizer.decode(some)
 
 
 @pytest.mark.parametrize("seed", [None, 5])

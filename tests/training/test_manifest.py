@@ -92,6 +92,22 @@ def test_back_on_the_first_version_the_one_between_is_not_forgotten(tmp_path, ru
     refuses(r"in .* from update 2", check_equal_terms, [found], VariedSettings())
 
 
+def test_a_checkpoint_that_lists_no_sittings_believes_the_manifest(tmp_path, run, monkeypatch):
+    """As those of earlier versions; where that is gone too, nothing is known of any."""
+    monkeypatch.setattr(manifest, "versions", lambda: ONE)
+    for folder in (tmp_path / "kept", tmp_path / "gone"):
+        training = trainer.Trainer(run, folder, NullProgress())
+        training.start()
+        training.advance()
+        training.sittings = []
+        training.checkpoint()
+    (tmp_path / "gone" / "manifest.json").unlink()
+    monkeypatch.setattr(manifest, "versions", lambda: OTHER)
+    kept, gone = (sitting(run, tmp_path / name, 2) for name in ("kept", "gone"))
+    assert [(one["update"], one["versions"]) for one in kept["sittings"]] == [(0, ONE), (1, OTHER)]
+    assert "sittings" not in gone
+
+
 def test_a_sitting_that_left_no_checkpoint_is_in_no_run(tmp_path, run, monkeypatch):
     for now in (OTHER, ONE):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)

@@ -46,19 +46,27 @@ def test_scales_and_shifts_of_a_series_do_not_decay_and_its_matrices_do():
 
 
 def test_it_is_adamw():
+    """Over several steps: the first does not depend on the betas."""
+    settings = {"learning_rate": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.6, "adam_epsilon": 0.5}
     model = nn.Linear(3, 3)
-    twin = nn.Linear(3, 3)
-    twin.load_state_dict(model.state_dict())
-    train = TRAIN.model_copy(update={"weight_decay": 0.0, "learning_rate": 0.1})
+    twin = copy.deepcopy(model)
     pair = [
-        build_optimizer(model, train),
-        torch.optim.AdamW(twin.parameters(), lr=0.1, betas=(0.9, 0.95), weight_decay=0.0),
+        build_optimizer(model, TRAIN.model_copy(update=settings)),
+        torch.optim.AdamW(
+            [{"params": [twin.weight]}, {"params": [twin.bias], "weight_decay": 0.0}],
+            lr=0.1,
+            betas=(0.7, 0.6),
+            eps=0.5,
+            weight_decay=0.25,
+        ),
     ]
-    x = torch.randn(4, 3)
-    for one, optimizer in zip((model, twin), pair, strict=True):
-        one(x).square().sum().backward()
-        optimizer.step()
-    torch.testing.assert_close(model.weight, twin.weight, rtol=1e-5, atol=1e-6)
+    for x in torch.randn(3, 4, 3):
+        for one, optimizer in zip((model, twin), pair, strict=True):
+            optimizer.zero_grad()
+            one(x).square().sum().backward()
+            optimizer.step()
+    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("train", [TRAIN, MUON], ids=["adamw", "muon"])

@@ -22,6 +22,7 @@ from layerlab.records.events import FILE, read
 from layerlab.records.index.run import read as read_summary
 from layerlab.records.result import read_result
 from layerlab.report.pages.comparison import save_run
+from layerlab.training.flops import flops_per_token
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import load_corpus
 from layerlab.training.trainer import Trainer, train_run
@@ -94,7 +95,18 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path):
     assert [one["update"] for one in scores] == [0, 3, 6]
     assert scores[0]["nats"] == result["step0_nats"] > result["nats"] == scores[-1]["nats"]
     assert result["tokens"] == 6 * 4 * 16 == events[-1]["tokens"]
+    flops = flops_per_token(run_of().recipe).full
+    assert result["flops"] == flops * result["tokens"] == events[-1]["flops"]
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_tenth_of_the_updates_is_between_two_checkpoints(tmp_path):
+    training = begun(tmp_path, **{"train.max_steps": 20})
+    kept = []
+    for _ in range(5):
+        training.advance()
+        kept.append(sorted(path.name[-1] for path in (tmp_path / "checkpoints").glob("step-*")))
+    assert kept == [[], ["2"], ["2"], ["2", "4"], ["2", "4"]]
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """Held-out text that does not fit into memory is read in smaller batches, to the same score."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from layerlab import UserError
 from layerlab.blocks.operations import chunking
 from layerlab.console.progress import NullProgress
+from layerlab.corpus.batches import IGNORED
 from layerlab.records.events import read
 from layerlab.training import trainer
 from layerlab.training.validation import TooLarge, ValidationResult, evaluate
@@ -120,6 +122,23 @@ def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path):
     assert float((nats * tokens).sum() / tokens.sum()) == pytest.approx(score.nats, abs=1e-6)
     again = evaluate(training.model, training.eval_blocks, batch=3)
     assert again.blocks["nats"] == pytest.approx(score.blocks["nats"], abs=1e-5)
+
+
+def test_a_score_is_that_of_all_logits_at_once(tmp_path):
+    training = trainer.Trainer(run_of(tmp_path), tmp_path / "run", NullProgress())
+    training.start()
+    while not training.done:
+        training.advance()
+    score, held = training.score, training.eval_blocks
+    (rows,) = held.batches(len(held))
+    asked = rows.targets != IGNORED
+    with torch.no_grad():
+        logits = training.model.eval()(rows.inputs, position_ids=rows.positions).logits[asked]
+    likely, wanted = logits.double().log_softmax(-1), rows.targets[asked]
+    nats = -float(likely[range(len(wanted)), wanted].sum())
+    assert score.accuracy == float((likely.argmax(-1) == wanted).double().mean()) > 0
+    assert score.nats == pytest.approx(nats / len(wanted), rel=1e-6)
+    assert score.bits_per_byte == pytest.approx(nats / math.log(2) / held.bytes, rel=1e-6)
 
 
 def test_the_loss_of_a_few_tokens_at_a_time_has_the_same_bits(tmp_path, monkeypatch):

@@ -126,7 +126,8 @@ def train(
         The arms, their tokenizer, the validation tokens and the validation text.
     """
     cut = round(len(text) * (1 - recipe.validation))
-    tokenizer = train_bpe([text[:cut]], vocab=recipe.vocab, context=recipe.context)
+    tokenizer = train_bpe([text[:cut]], vocab=recipe.vocab)
+    tokenizer.model_max_length = recipe.context
     training, held_out = encode(tokenizer, text[:cut]), encode(tokenizer, text[cut:])
     if len(training) <= recipe.context:
         raise UserError(

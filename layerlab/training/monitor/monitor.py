@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
@@ -101,6 +102,7 @@ class Monitor:
         self._early = False
         self._handles: list[Any] = []
         self._session, self._uncompiled = ExitStack(), ExitStack()
+        weakref.finalize(self, self._uncompiled.close)  # it holds for the whole process
         self._recording: Recording | None = None
         self._within: nn.Module | None = None
         self._arm()

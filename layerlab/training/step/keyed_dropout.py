@@ -68,11 +68,8 @@ def _key(model: nn.Module) -> torch.Tensor:
 
 @contextmanager
 def _write_out(model: nn.Module) -> Iterator[None]:
-    config: Any = getattr(model, "config", None)
-    before = getattr(config, "_attn_implementation", None)
-    if before is None or before == "eager":
-        yield
-        return
+    config: Any = model.config
+    before = config._attn_implementation
     if before not in OPEN:
         raise UserError(
             f'train.attn_implementation is "{before}", which takes no masks of dropout from '

@@ -7,6 +7,8 @@ from layerlab.evaluation.metrics.chinese_numerals import numeral, with_digits
 SOME = settings(max_examples=50, deadline=None)
 
 DIGITS = "零一二三四五六七八九"
+FORMAL = str.maketrans(f"{DIGITS}十百千", "〇壹贰叁肆伍陆柒捌玖拾佰仟")
+SPOKEN = str.maketrans("一二", "幺两")
 
 
 def written(number: int) -> str:
@@ -26,7 +28,8 @@ def written(number: int) -> str:
 def test_every_number_to_9999(start):
     for number in range(start, start + 2500):
         text = written(number)
-        assert numeral(text) == number, text
+        for one in (text, text.translate(FORMAL), text.translate(SPOKEN)):
+            assert numeral(one) == number, one
         if 10 <= number < 20:  # spoken without its one
             assert numeral(text.removeprefix("一")) == number
         if number > 99 and number % 100 and number % 10 == 0 and "零" not in text:

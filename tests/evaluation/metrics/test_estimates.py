@@ -127,6 +127,12 @@ def test_the_interval_of_an_average_covers_its_share():
     assert held >= 0.95 * 400 - 4 * math.sqrt(400 * 0.05 * 0.95) and empty > 40
 
 
+def test_an_average_of_shares_and_other_scores_is_no_share():
+    share, other = mark_accuracy([1.0, 0.0, 1.0]), mark_accuracy([0.2, 0.3])
+    assert combine_means([share, other]).size is None
+    assert combine_means([share, other], [1, 0]).size == pytest.approx(share.size)
+
+
 def test_what_has_no_error_gives_none():
     assert mean([1.0]).error is None
     assert combine_means([mean([1.0]), mean([1.0, 0.0])]).error is None

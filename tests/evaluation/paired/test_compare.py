@@ -89,7 +89,8 @@ def test_every_question_that_flipped_is_kept(three):
 def shared(tmp_path: Path, field: str = "passage") -> list[Path]:
     """Four passages with five questions each, which a model has all right or all wrong."""
     for name, right in (("base", (1, 0, 0, 0)), ("other", (0, 1, 1, 1))):
-        rows = [sample(at, right[at // 5], doc={field: f"text {at // 5}"}) for at in range(20)]
+        texts = [f"text {at // 5}" + " " * (at % 2) for at in range(20)]
+        rows = [sample(at, right[at // 5], doc={field: text}) for at, text in enumerate(texts)]
         write(tmp_path / name, rows)
     return [tmp_path / "base", tmp_path / "other"]
 
@@ -253,6 +254,23 @@ def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path):
     assert "over all questions of the 2 tasks of stem; " in stem["said"]
 
 
+@pytest.mark.parametrize(("metric", "word"), [("alone", "better"), ("abstained", "worse")])
+def test_what_only_our_benchmarks_measure_has_its_direction(tmp_path, metric, word):
+    for score, name in enumerate(("a", "b")):
+        write_scores(tmp_path / name, [score] * 12, metric=metric)
+    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    assert (row["metric"], row["verdict"]) == (metric, word)
+
+
+def test_the_interval_of_other_scores_reaches_as_far_as_they_differ(tmp_path):
+    gaps = [30 * (1 + at % 3) for at in range(9)]
+    for name, own in (("a", [0] * 9), ("b", gaps)):
+        write_scores(tmp_path / name, [at + gap for at, gap in enumerate(own)], metric="score")
+    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    expected = stats.ttest_1samp(gaps, 0).confidence_interval()
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+
+
 def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
     """Against two one-sided tests at each end, here by scipy on the same scores."""
     draw = np.random.default_rng(1)
@@ -275,8 +293,16 @@ def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
         words = set(re.findall(r"[a-z]{2,}", language("zh").translate(told)))
         assert words <= {*NAMES, "like", "own"}, language("zh").translate(told)
     assert "within margin" in page and "--margin 0.01" in page
-    few = layerlab.judge([*places[:2]], margin=0.0011).rows[0]
-    assert few["within"] == "not decided" and "is not decided (p = " in few["said"]
+    sure = []
+    for margin in (0.003, 0.01):
+        (row,) = layerlab.judge(places[:2], margin=margin).rows
+        p = [stats.ttest_1samp(gaps, end).pvalue for end in (0, -margin, margin)]
+        _, *ends = multipletests(p, method="holm")[1]
+        sure.append(int(np.sum(np.array(ends) < 0.05)))
+        assert abs(gaps.mean()) < margin and row["within_p"] == pytest.approx(max(ends))
+        assert row["within"] == ("holds" if sure[-1] == 2 else "not decided")
+        assert f"{row['within']} (p = " in row["said"]
+    assert sure == [1, 2]
     assert layerlab.judge(places).rows[0]["within"] is None
     for margin, said in ((0, "expected a number above 0"), (float("nan"), "is nan; expected")):
         with pytest.raises(UserError, match=said):

@@ -19,12 +19,18 @@ pytest.importorskip("lm_eval")
 LONG = "{{ 'and so on ' * (40 if number|length > 16 else 1) }}Which number comes after {{number}}?"
 
 
-def evaluate(place: Path, text: str, context: int = 512, *, broken: bool = False) -> Path:
+def evaluate(
+    place: Path, text: str, context: int = 512, *, broken: bool = False, lost: str = ""
+) -> Path:
+    """Evaluate a model, whose head is no numbers if it is broken, nor what it reads of a text."""
     task = write_task(place.parent / "tasks", "own", text, 12)
     model = candidate(context).model
     if broken:
         with torch.no_grad():
             model.lm_head.weight[:] = float("nan")
+    if lost:
+        with torch.no_grad():
+            model.get_input_embeddings().weight[tokenizer()(lost).input_ids] = float("nan")
     options: dict[str, Any] = {"tokenizer": tokenizer(), "progress": False}
     layerlab.evaluate(model, tasks=str(task), out=place, **options)
     return place
@@ -63,6 +69,19 @@ def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path, text):
     said = "lost has no answer to own: its logits are NaN or infinite at all 12 questions"
     with pytest.raises(UserError, match=said):
         layerlab.judge(places)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("text", [CHOICE, LAST, WRITTEN])
+def test_questions_at_which_logits_are_no_numbers_are_counted(tmp_path, text):
+    text = text.replace("{{number}}?", "{{number}}?{{ 'Z' if number|length > 16 else '' }}")
+    places = [evaluate(tmp_path / "sound", text), evaluate(tmp_path / "lost", text, lost="Z")]
+    unsound = load_result(places[1]).content["tasks"][0]["unsound"]
+    assert 4 <= unsound < 12
+    assert (
+        "questions at which logits of lost are NaN or infinite, and which count as they were "
+        f"scored: {unsound} of own"
+    ) in layerlab.judge(places).content["remarks"]
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ import pytest
 from layerlab import UserError
 from layerlab.model.build import build
 from layerlab.model.cost.cost import Account, account
-from layerlab.model.cost.match import match, matched
+from layerlab.model.cost.match import _resize, match, matched
 from layerlab.model.design import design
 from tests.model.small import SIZES
 
@@ -48,6 +48,19 @@ def test_a_head_of_a_width_of_its_own_keeps_it():
     assert (found.shape.head_width, found.mismatch) == (6, 0)
 
 
+@pytest.mark.parametrize("on", ["parameters", "flops"])
+@pytest.mark.parametrize(
+    ("by", "size"), [("ffn", "inner"), ("depth", "layers"), ("width", "width")]
+)
+def test_a_size_is_found_again_from_its_cost_the_smallest_too(by, size, on):
+    own = design("llama", sizes={**SIZES, "layers": 1, "head_width": 2, "width": 8, "inner": 8})
+    for step in (1, 2, 3, 37):
+        shape = _resize(own.shape, by, step)
+        found = match(own.spec, own.shape, account(own.spec, shape), by=by, on=on)
+        assert (found.shape, found.mismatch) == (shape, 0)
+        assert found.brief == f"{size} {getattr(shape, size)}, +0.00 %"
+
+
 def test_none_only_says_what_differs():
     found = matched("pangu-pi", by="none", **SIZES)
     own, other = design("pangu-pi", sizes=SIZES), design("llama", sizes=SIZES)
@@ -63,7 +76,7 @@ def test_what_was_matched_is_what_is_built(by):
     model = build("pangu-pi", **found.sizes, device="meta")
     assert model.num_parameters() == found.found
     assert found.found - found.wanted == found.mismatch
-    assert f"{found.wanted:,}" in str(found) and " %)" in str(found)
+    assert f" parameters against {found.wanted:,}" in str(found) and " %)" in str(found)
 
 
 def test_the_layers_of_pangu_pi_7b_come_out_as_published():

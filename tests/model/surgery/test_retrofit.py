@@ -337,8 +337,15 @@ def test_training_the_result_leaves_the_source_alone_unless_shared(kind):
 
 
 def test_settings_of_generation_are_kept():
-    model = pretrained("llama")
+    settings = {
+        "bos_token_id": 3,
+        "eos_token_id": 4,
+        "pad_token_id": 5,
+        "initializer_range": 0.5,
+    }
+    model = pretrained("llama", **settings)
     model.generation_config.temperature = 0.3
     new = rebuild(model, "as-4", {})
+    assert {name: getattr(new.config, name) for name in settings} == settings
     assert new.generation_config.temperature == 0.3
     assert new.generation_config is not model.generation_config

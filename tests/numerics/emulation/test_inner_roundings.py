@@ -163,7 +163,7 @@ def test_groups_are_those_of_torch(axes, ends):
 
 @pytest.mark.parametrize("terms", [1, 4, 5, 100])
 @pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "baddbmm"])
-def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name, terms):
+def test_sums_in_parts_are_the_product_save_for_roundings(name, terms):
     torch.manual_seed(0)
     batch = () if name.endswith("mm") and "b" not in name else (3,)
     left = torch.randn(*batch, 6, 17, dtype=torch.float64)
@@ -172,6 +172,9 @@ def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name, terms):
     factors = (addend, left, right) if "add" in name else (left, right)
     expected = left @ right + (addend if "add" in name else 0)
     torch.testing.assert_close(accumulate(name, factors, {}, terms, same), expected)
+    round = rounder("bf16")
+    rounded = accumulate(name, factors, {}, terms, round)
+    assert torch.equal(rounded, round(rounded))
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.5}, {"beta": 0.25}, {"alpha": 2, "beta": 0}])
@@ -190,6 +193,18 @@ def test_bloom_runs_with_rounded_sums():
     with emulate(model, "bf16", where="*:scores", accumulate=8) as run:
         assert model(torch.arange(3, 7)[None]).logits.isfinite().all()
     assert run.roundings
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3])
+def test_running_sums_are_rounded_as_a_loop_rounds_them(terms):
+    torch.manual_seed(0)
+    left, right = torch.randn(2, 7).double(), torch.randn(7, 3).double()
+    round = rounder("bf16")
+    total = torch.zeros(2, 3).double()
+    for start in range(0, 7, terms):
+        part = left[:, start : start + terms] @ right[start : start + terms]
+        total = round(total + (round(part) if terms == 1 else part))
+    assert torch.equal(accumulate("mm", (left, right), {}, terms, round), total)
 
 
 def test_rounding_more_often_errs_more():

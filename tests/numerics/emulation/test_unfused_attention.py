@@ -15,7 +15,7 @@ from layerlab.numerics.prediction.monte_carlo import MonteCarlo
 from layerlab.numerics.prediction.predict import Prediction, spreads
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lanes import Lane, SideBySide
-from layerlab.numerics.profiles.plain_attention import COPIES
+from layerlab.numerics.profiles.plain_attention import COPIES, attend
 from layerlab.numerics.profiles.profile import load_profile
 from tests.measures.family import built
 from tests.support.live_bytes import live_bytes
@@ -25,6 +25,11 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(*shape, dtype=dtype)
 
 
+# Plain attention computes its softmax in float32.
+computes = pytest.mark.parametrize(("compute", "off"), [(attention, 1e-7), (attend, 1e-6)])
+
+
+@computes
 @pytest.mark.parametrize(
     "options",
     [
@@ -35,18 +40,20 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         {"attn_mask": torch.randn(7, 7, dtype=torch.float64)},
     ],
 )
-def test_it_is_the_fused_kernel_in_float64(options):
+def test_it_is_the_fused_kernel_in_float64(options, compute, off):
     torch.manual_seed(0)
     query, key, value = (drawn(2, 3, 7, 8) for _ in range(3))
     expected = functional.scaled_dot_product_attention(query, key, value, **options)
-    torch.testing.assert_close(attention(query, key, value, **options), expected)
+    torch.testing.assert_close(compute(query, key, value, **options), expected, rtol=off, atol=off)
 
 
-def test_heads_may_share_keys():
+@computes
+def test_heads_may_share_keys(compute, off):
     torch.manual_seed(0)
     query, key, value = drawn(2, 6, 5, 8), drawn(2, 2, 5, 8), drawn(2, 2, 5, 8)
     expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-    torch.testing.assert_close(attention(query, key, value, enable_gqa=True), expected)
+    found = compute(query, key, value, enable_gqa=True)
+    torch.testing.assert_close(found, expected, rtol=off, atol=off)
 
 
 @pytest.mark.parametrize("mode", ["as-run", "flat"])
@@ -60,6 +67,16 @@ def test_scores_of_long_texts_are_those_of_few_heads_at_a_time(monkeypatch, fami
             found[limit] = model(ids, use_cache=False).logits, set(run.roundings)
     (whole, places), (parted, others) = found.values()
     assert torch.equal(parted, whole) and others == places
+
+
+def test_a_cache_that_is_rounded_with_one_scale_is_rounded_whole(monkeypatch):
+    model, ids = built("llama"), torch.arange(48)[None] % 64
+    found = []
+    for limit in (unfused_attention.SCORES, 4 * 48 * 48):
+        monkeypatch.setattr(unfused_attention, "SCORES", limit)
+        with emulate(model, "fp16", cache="int8"):
+            found.append(model(ids, use_cache=False).logits)
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("heads", [1, 6])

@@ -80,6 +80,7 @@ def test_a_budget_that_is_not_reached_is_told_in_a_sentence():
         " run in float32"
     )
     assert replace(ADVICE, real=None).shortfall == ""
+    assert "keep    nothing helps" in str(replace(ADVICE, policy=Policy(format="bf16", keep=())))
 
 
 def test_advice_is_a_table_and_strict_json():

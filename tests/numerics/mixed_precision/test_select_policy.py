@@ -198,6 +198,8 @@ def test_cost_is_what_is_counted_by_hand():
     assert (found.flops, found.bytes) == (head, 2 * config.hidden_size * config.vocab_size)
     sizes = [value.numel() for value in llama().parameters()]
     assert found.all_bytes == 2 * sum(sizes)
+    unlimited = PolicyCost(llama(), run, "t11").of(())  # torch stores it in 16 bits
+    assert unlimited.all_bytes == found.all_bytes
     attention = PolicyCost(llama(), run, "bf16").of((ALL,))
     # Scores and weighted sum: two products of two operations for each pair of tokens and feature.
     pairs = 2 * TOKENS**2 * config.hidden_size

@@ -76,6 +76,13 @@ def test_a_layer_multiplies_large_errors_by_its_factor():
     assert layer.after(0.0) > 0
 
 
+def test_a_layer_that_changes_nothing_adds_the_errors_of_its_two_sums():
+    plain = dict.fromkeys(depth_bounds.LayerFactors.__dataclass_fields__, 1.0)
+    own = {"norm_own": 0.0, "attention_own": 0.0, "middle_norm_own": 0.0, "feedforward_own": 0.0}
+    layer = depth_bounds.LayerFactors(**{**plain, **own, "added": 0.25})
+    assert [layer.after(error) for error in (0.0, 1.0)] == [0.5, 1.5]
+
+
 def test_exact_arithmetic_has_no_error():
     *_, last = depth_bounds.stack(gaussian(TOKENS, WIDTH), stack(2, 1), Arithmetic())
     assert (last.error == 0).all()

@@ -279,6 +279,13 @@ def test_leading_axes_are_free():
     assert torch.allclose(whole[1, 4], single, rtol=1e-9)
 
 
+def weigh(run, x, parts):
+    """Compute one head whose weights are exact."""
+    value = run.product(x, parts.value[0])
+    terms = run.rounded(parts.weights(x, 0)[:, None, :] * value.mT[None], "product")
+    return run.total(terms, "sum")
+
+
 def test_scores_in_higher_precision_lower_the_bound():
     parts = attention(WIDTH, TOKENS, 3, projected=False, size=1.5)
     x = gaussian(TOKENS, WIDTH, seed=1)
@@ -286,13 +293,7 @@ def test_scores_in_higher_precision_lower_the_bound():
     helped = attention_bounds.attention(x, parts, low, scoring=high)
     assert (helped < attention_bounds.attention(x, parts, low)).all()
 
-    def run(literal):
-        chance = parts.weights(x, 0)
-        value = literal.product(x, parts.value[0])
-        terms = literal.rounded(chance[:, None, :] * value.mT[None], "product")
-        return literal.total(terms, "sum")
-
-    assert holds(observed(run, low, parts.value_of(x)), helped)
+    assert holds(observed(lambda run: weigh(run, x, parts), low, parts.value_of(x)), helped)
 
 
 def attained(run, bound):
@@ -300,7 +301,7 @@ def attained(run, bound):
     return (worst(run, uniform(2.0**-24)) / bound.flatten()).max().item()
 
 
-def test_the_constants_of_centring_softmax_and_relu_layers_are_attained():
+def test_the_constants_of_centring_softmax_heads_and_relu_layers_are_attained():
     linear = uniform(2.0**-24).linear()
     x = torch.tensor([[1.0, 1e-9, 1e-9]], dtype=DOUBLE)
     centred = attained(lambda run: run.centre(x), error_bounds.centring(x, linear))
@@ -316,3 +317,9 @@ def test_the_constants_of_centring_softmax_and_relu_layers_are_attained():
     parts = replace(feedforward("relu", 3, 3, 1, biases=False), inward=one, outward=one)
     layer = attained(lambda run: run.mlp(x, parts), error_bounds.mlp(x, parts, linear))
     assert layer == pytest.approx(1, rel=1e-6)
+    # One token and one feature of it carry all; weights are exact.
+    x = torch.full((TOKENS, WIDTH), 1e-12, dtype=DOUBLE)
+    x[0, 0] = 1.0
+    head = attention(WIDTH, TOKENS, 3, projected=False)
+    bound = attention_bounds.attention(x, head, linear, scoring=Arithmetic().linear())
+    assert attained(lambda run: weigh(run, x, head)[-1:], bound[-1:]) == pytest.approx(1, rel=1e-6)

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.tokenization.bpe_file import read_bpe
+from layerlab.tokenization.train import train_fallback_bpe
 from layerlab.tokenization.vocabulary.extend import extend, unreachable
 from layerlab.tokenization.word_counts import word_counts
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback, fast
@@ -114,7 +115,9 @@ def test_what_is_around_a_text_and_how_it_is_told_stays():
         padding_side="left",
         model_max_length=77,
     )
+    framed.pad_token = "</s>"
     new = extend(framed, LAW, 5)
+    assert new.special_tokens_map == framed.special_tokens_map and new.pad_token == "</s>"
     assert new("the cat")["input_ids"][0] == 1 and new("the cat") == framed("the cat")
     assert (new.chat_template, new.padding_side, new.model_max_length) == (
         "{{ messages }}",
@@ -182,6 +185,12 @@ def test_the_order_of_texts_and_the_process_do_not_matter():
     assert told == {said.stdout.strip()}
 
 
+def test_characters_that_are_bytes_come_first_if_there_are_as_many_as_a_merge_needs():
+    base = fallback()
+    new = extend(base, ["ДД ЖЖЖ Ф"], 2).get_vocab()
+    assert sorted(new.keys() - base.get_vocab().keys(), key=new.get) == ["Ж", "Д"]
+
+
 def by_hand(merges: list[str]) -> PreTrainedTokenizerFast:
     """Over bytes, with merges as given, each as two parts with a space."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -233,6 +242,15 @@ def test_digits_and_scripts_are_kept_apart_where_whole_texts_reach_the_merges():
         "▁第": 2,
         "3": 1,
     }
+
+
+@pytest.mark.parametrize(
+    "words", [bytewise(), train_fallback_bpe(LAW, vocab=400)], ids=["bytes", "characters"]
+)
+def test_words_are_those_of_a_tokenizer_that_cuts_them_itself(words):
+    cut = words.backend_tokenizer.pre_tokenizer.pre_tokenize_str
+    wanted = Counter(word for text in LAW for word, _ in cut(text))
+    assert word_counts(read_bpe(words), LAW) == wanted
 
 
 def test_what_cannot_be_extended_is_named():

@@ -71,6 +71,12 @@ def test_a_token_without_merges_and_a_cut_that_moved_are_found():
     first = verify(base, first, SETS)
     assert not first.holds
     assert any(one.coarser < one.new.texts for one in first.tallies)
+    # Within no token: each is still in reach, and "cats" is cut anew.
+    assert not any("ts" in token for token in found.vocab)
+    moved = rebuild(base, found.engine({**found.vocab, "ts": number}, [("t", "s"), *found.merges]))
+    proof = verify(base, moved, {"cats": ["the cats"]})
+    assert (proof.unreachable, proof.removed, proof.tallies[0].broken) == ((), 0, 0)
+    assert not proof.holds
 
 
 def test_tokens_are_shown_without_what_steers_a_terminal():

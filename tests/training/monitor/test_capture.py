@@ -1,5 +1,6 @@
 """Whatever surrounds a model or stands in for its parts, a monitor reads it."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny, form):
 
 @pytest.mark.full
 @QUIET
-def test_what_is_compiled_as_one_graph_around_the_model_goes_on(tiny):
+@pytest.mark.parametrize("end", ["closed", "gone"])
+def test_what_is_compiled_as_one_graph_around_the_model_goes_on(tiny, end):
     torch.compiler.reset()
     model = tiny("llama").train()
     monitor = Monitor(model, every=1)
@@ -130,7 +132,21 @@ def test_what_is_compiled_as_one_graph_around_the_model_goes_on(tiny):
         whole(batch(update)).backward()
         monitor.step()
     assert [len(values(monitor, "score", update)) for update in range(3)] == [0, 8, 8]
+    assert not compiles()
+    if end == "closed":
+        monitor.close()
+    else:
+        del monitor, model, whole
+        gc.collect()
+    assert compiles()
     torch.compiler.reset()
+
+
+def compiles() -> bool:
+    """Whether anything is compiled in this process."""
+    graphs = []
+    torch.compile(torch.sin, backend=lambda graph, _: graphs.append(1) or graph)(torch.ones(2))
+    return bool(graphs)
 
 
 @pytest.mark.full

@@ -65,6 +65,14 @@ def test_no_head_above_the_limit_is_passed_over_in_bfloat16():
     assert found
 
 
+def test_scores_without_a_factor_have_that_of_the_head_width():
+    asking = torch.nn.Module()
+    vars(asking).update(largest_scores=torch.full((1,), -math.inf), score_limit=0.0)
+    ones = torch.ones(1, 1, 2, 4)
+    logits._listening(lambda *given, **options: None, "sdpa")(asking, ones, ones, ones, None)
+    assert asking.largest_scores.tolist() == [2.0]
+
+
 def test_masks_of_documents_hide_scores():
     one = model(large=10.0)
     control = QKControl(one, ControlSection(qk_clip=1e-6))
