@@ -22,6 +22,7 @@ from layerlab.numerics.recorded.mistakes import (
     try_rotations,
     try_rounded,
     try_shifts,
+    try_zeros,
 )
 from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import (
@@ -118,11 +119,16 @@ def explain_record(
     if temperature is not None and causes:
         if cap := find_cap(sample.select(values), temperature.value):
             temperature, causes = None, [cap]
-    if is_beyond and not causes:
-        causes += try_logits(sample.select(values))
-        causes += _try_mistakes(scores, recorded, exact)
-    elif best < FITTING and not causes and rms(error) > limits.floor:
-        causes += held.try_rounded(max(best, 0.0), [*emulated, usual], starts)
+    if not causes and (is_beyond or (best < FITTING and rms(error) > limits.floor)):
+        known = max(best, 0.0)
+        stored = held.try_quantized(known, load_profile(USUAL))
+        if is_beyond:
+            causes = [*stored, *try_logits(sample.select(values))]
+            causes += _try_mistakes(scores, recorded, exact)
+        elif any(one.sure for one in stored):
+            causes = stored
+        else:
+            causes = held.try_rounded(known, [*emulated, usual], starts)
     causes.sort(key=lambda one: one.part)
     found = RecordedGap(
         a=a,
@@ -231,6 +237,7 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
     texts = RecordedTexts(recorded[few], exactly[few], scores.pieces[few], read)
     return [
         *try_shifts(texts),
+        *try_zeros(texts),
         *try_beginning(texts, _find_token(config, ("bos_token_id",), entries)),
         *try_context(texts, padding, most),
         *try_rotations(texts, model),

@@ -22,6 +22,16 @@ SAME = 0.99
 # What `from_pretrained` loads in bf16, and a cast of the whole model as well.
 CAST = ("eager", "sdpa", "cached", "compile")
 CLOSEST = 2  # profiles that are also run for real with a mistake
+# What engines store in fewer digits than the model has, and how.
+QUANTIZED = (
+    *(("cache", name) for name in ("fp8_e4m3", "fp8_e5m2")),
+    *(("weights", f"fp8_e4m3:{scaled}") for scaled in ("channel", "tensor", "group128")),
+    ("weights", "int8:channel"),
+    *(("weights", f"int4:{scaled}") for scaled in ("group128:asymmetric", "group128:full")),
+    *(("weights", name) for name in ("int4:group32:full", "mxfp4", "nvfp4")),
+)
+# Share that stored digits explain beyond what profiles do; quantized results have none.
+STORED = 0.25
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,32 @@ class HeldRecord:
             return []
         left = rms(self.error - part * direction)
         return [Cause(name=name, left=left, whole=rms(self.error), sure=True)]
+
+    def try_quantized(self, best: float, base: NumericsProfile) -> list[Cause]:
+        """Try weights and caches of fewer digits.
+
+        Args:
+            best: the largest share that a run of the model as it is explains; in float32, none.
+            base: profile of all else: what a cache holds is rounded to bf16 before.
+        """
+        if int(self.known.sum()) < LEAST:
+            return []
+        tried = [
+            replace(base, operations={**base.operations, operation: name})
+            for operation, name in QUANTIZED
+        ]
+        found = []
+        for read, (operation, name) in zip(self.scores.read_each(tried), QUANTIZED, strict=True):
+            part, strays = estimate(self.error, (read - self.exact)[self.known])
+            told = Cause(
+                name=f"{operation} quantized to {name}",
+                left=self.measure(self.whole - read),
+                whole=rms(self.error),
+                sure=part > strays and self.explain(read) >= best + STORED,
+                is_quantized=True,
+            )
+            found.append(told)
+        return found
 
 
 def _run_all(

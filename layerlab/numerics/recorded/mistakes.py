@@ -68,6 +68,15 @@ def try_shifts(recorded: RecordedTexts) -> list[Cause]:
     ]
 
 
+def try_zeros(recorded: RecordedTexts) -> list[Cause]:
+    """Take zeros for what was written where nothing was recorded; nothing without any."""
+    if not any(bool((one == 0).any()) for one in recorded.values):
+        return []
+    pairs = zip(recorded.values, recorded.exact, strict=True)
+    rows = [right.masked_fill(given == 0, 0.0) for given, right in pairs]
+    return [recorded.judge("0 recorded of masked tokens or padding (write null there)", rows)]
+
+
 def try_beginning(recorded: RecordedTexts, token: int | None) -> list[Cause]:
     """Leave the token of the beginning away, or put it there, once more where it is.
 

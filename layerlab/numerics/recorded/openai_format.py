@@ -24,7 +24,7 @@ def read_openai(row: Mapping[str, Any], tokenizer: Any, holder: str) -> TokensRe
     Completions have `logprobs: {tokens, token_logprobs}`, chats
     `logprobs: {content: [{token, logprob, bytes}]}`; the prompt is among the tokens (`echo`), so
     that nothing is known of the first, or its ids stand beside them as `prompt_token_ids`, with
-    `prompt_logprobs` where vLLM was asked for them.
+    `prompt_logprobs` where vLLM was asked for them, and the answer's as `token_ids`.
 
     Args:
         row: the answer of a server with one choice, or that choice.
@@ -52,8 +52,13 @@ def read_openai(row: Mapping[str, Any], tokenizer: Any, holder: str) -> TokensRe
         logprobs = check_list(read.get("token_logprobs"), f"the token_logprobs of {holder}")
     else:
         return None
-    ids = _find_ids(texts, tokenizer, holder)
     prompt = read_prompt(row, choice, holder)
+    own = choice.get("token_ids")
+    if own is None:
+        ids = _find_ids(texts, tokenizer, holder)
+    else:
+        echoed = prompt[0] if prompt and logprobs and logprobs[0] is None else []
+        ids = [*echoed, *check_list(own, f"the token_ids of {holder}")]
     if logprobs and logprobs[0] is None:
         if prompt is not None and ids[: len(prompt[0])] != prompt[0]:
             raise UserError(

@@ -67,18 +67,29 @@ def _parse(text: str, path: Path) -> list[Any]:
     except ValueError:
         pass
     else:
-        return content if isinstance(content, list) else [content]
+        return _flatten(content)
     rows = []
     # Not by splitlines, since texts in JSON may hold what separates lines elsewhere.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                rows.append(json_of(line))
+                rows += _flatten(json_of(line))
             except ValueError as error:
                 raise UserError(
                     f"line {number} of the record {path} is not JSON: {error}"
                 ) from None
     return rows
+
+
+def _flatten(content: Any) -> list[Any]:
+    """Return the rows of one JSON, in which engines put the answers to one question in a list."""
+    rows = content if isinstance(content, list) else [content]
+    several = [one if _is_batch(one) else [one] for one in rows]
+    return [row for one in several for row in one]
+
+
+def _is_batch(row: Any) -> bool:
+    return isinstance(row, list) and all(isinstance(one, Mapping) for one in row)
 
 
 def _read(row: Any, vocabulary: int, tokenizer: Any, holder: str) -> TokenRecord:

@@ -1,6 +1,5 @@
 """Record of a text by an engine: its tokens, and their log-probabilities."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,8 @@ from layerlab.validation import short_repr
 
 # What OpenAI-type servers return for a token that was not among those they looked at.
 UNKNOWN = -9999.0
+# What a difference of logits and the logarithm of their sum may lie above 0, in float32.
+ABOVE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +19,8 @@ class TokenRecord:
 
     Attributes:
         token_ids: of the whole text, its prompt included.
-        logprobs: natural logarithm of the probability of each; None for those at the beginning
-            of which nothing was recorded, as the first.
+        logprobs: natural logarithm of the probability of each; None for those of which nothing
+            was recorded, as the first, and what no model wrote.
     """
 
     token_ids: tuple[int, ...]
@@ -53,7 +54,7 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
     if len(token_ids) != len(logprobs):
         raise UserError(
             f"{holder} has {len(token_ids)} tokens and {len(logprobs)} log-probabilities; expected "
-            "one of each a token, null for those that have none"
+            "one log-probability a token, null for those that have none"
         )
     for token in token_ids:
         if not isinstance(token, int) or isinstance(token, bool):
@@ -65,13 +66,10 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
                 f"{holder} has token {token}, the model knows {vocabulary} from 0: is it the model"
                 " that was asked?"
             )
-    begun = False
     for position, one in enumerate(logprobs):
-        if one is None and not begun:
-            continue
-        begun = True
-        _check_logprob(one, f"log-probability {position} of {holder}")
-    if not begun or len(token_ids) < 2:
+        if one is not None:
+            _check_logprob(one, f"log-probability {position} of {holder}")
+    if all(one is None for one in logprobs[1:]):
         raise UserError(f"{holder} has no log-probability of a token that follows another")
     return TokenRecord(
         token_ids=tuple(token_ids),
@@ -81,9 +79,9 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
 
 def _check_logprob(given: Any, holder: str) -> None:
     number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not number or given != given or given == -math.inf:
+    if not number or given != given:
         raise UserError(f"{holder} is {short_repr(given)}; expected a number")
-    if given > 0:
+    if given > ABOVE:
         raise UserError(
             f"{holder} is {short_repr(given)}, above 0: expected natural logarithms of"
             " probabilities"
@@ -91,7 +89,7 @@ def _check_logprob(given: Any, holder: str) -> None:
     if given <= UNKNOWN:
         raise UserError(
             f"{holder} is {short_repr(given)}: servers write {UNKNOWN:g} where they know none;"
-            " leave that text out, or record it again"
+            " write null there, or record it again"
         )
 
 

@@ -56,13 +56,15 @@ class Cause:
         left: RMS of what it leaves of the recorded difference, in nats.
         whole: RMS of that difference on the same tokens, as some mistakes leave a few out; from
             the profile that comes nearest where it is sure.
-        sure: whether it is no larger than rounding, and told from it all the same.
+        sure: whether it is told by the digits of all tokens, however small or large it is.
+        is_quantized: whether it is a format of fewer digits, which an engine may be asked for.
     """
 
     name: str
     left: float
     whole: float
     sure: bool = False
+    is_quantized: bool = False
 
     @property
     def part(self) -> float:
@@ -141,7 +143,8 @@ class RecordedGap:
         excess: share of the squared recorded difference that no rounding explains, by its digits
             or its size; 0 without a bug.
         fits: whether the first of the candidates can have made the record.
-        causes: mistakes that were tried, the one that leaves least first; none without a bug.
+        causes: mistakes and quantized formats that were tried, the one that leaves least first;
+            none where rounding explains all.
         temperature: near 1, that fits best; None where it leaves more than rounding makes, where
             a run here is what was recorded, and of a few tokens.
         outliers: tokens that are far out, if without these few the others are as they should be.
@@ -179,7 +182,9 @@ class RecordedGap:
 
     @property
     def is_bug(self) -> bool:
-        """Return whether something else than rounding is in the record."""
+        """Return whether something else than rounding or quantization is in the record."""
+        if self.cause is not None and self.cause.is_quantized:
+            return bool(self.outliers)
         return self.is_beyond or self.cause is not None or bool(self.outliers)
 
     @property
@@ -230,10 +235,8 @@ def _judge(found: RecordedGap) -> str:
 def _judge_others(found: RecordedGap) -> str:
     cause = found.cause
     if cause is not None and cause.sure:
-        return (
-            f"a bug, not rounding: {cause.name}, which leaves {cause.left:.3g} of {cause.whole:.3g}"
-            " nats"
-        )
+        kind = "quantization, no bug" if cause.is_quantized else "a bug, not rounding"
+        return f"{kind}: {cause.name}, which leaves {cause.left:.3g} of {cause.whole:.3g} nats"
     if not found.is_beyond:
         best, share = found.best, found.candidates[0].share
         names = " or ".join(one.name for one in best)
@@ -255,12 +258,14 @@ def _judge_others(found: RecordedGap) -> str:
     beyond = f"{found.rms:.2g} nats, and rounding makes at most {found.most_rms:.2g}"
     if abs(found.bias) > found.most_bias and found.rms <= found.most_rms:
         beyond = f"a mean of {found.bias:+.2g} nats, and rounding makes {found.most_bias:.2g}"
-    if cause is None:
-        return (
-            f"a bug, not rounding: {beyond}; none that was tried explains it: another checkpoint, "
-            "template or scaling of rotations?"
-        )
-    return f"a bug, not rounding: {beyond}; {cause.name} leaves {cause.left:.2g}"
+    if cause is not None:
+        return f"a bug, not rounding: {beyond}; {cause.name} leaves {cause.left:.2g}"
+    near = [one for one in found.causes[:1] if one.part <= HALF]
+    tried = "".join(f"; {one.name} leaves {one.left:.2g}, and comes nearest" for one in near)
+    return (
+        f"a bug, not rounding: {beyond}{tried}; none that was tried explains it: another "
+        "checkpoint, adapter, template, sampling penalty, quantization or scaling of rotations?"
+    )
 
 
 def _tell(found: RecordedGap) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.numerics.recorded.plain_format import TokensRead
+from layerlab.numerics.recorded.vllm_format import PROMPT as IDS
 from layerlab.numerics.recorded.vllm_format import check_list
 from layerlab.validation import short_repr
 
@@ -16,7 +17,8 @@ def read_sglang(row: Mapping[str, Any], holder: str) -> TokensRead | None:
     """Return token ids and log-probabilities; None where a row is something else.
 
     A place is `[LOGPROB, ID, TEXT]`; of the first nothing is known. Unless it is asked for all,
-    SGLang returns the prompt from its last token on, and puts null there as well.
+    SGLang returns the prompt from its last token on, and puts null there as well; then its ids
+    stand beside the answer, as `prompt_token_ids`.
 
     Args:
         row: the answer to one text.
@@ -37,10 +39,12 @@ def read_sglang(row: Mapping[str, Any], holder: str) -> TokensRead | None:
         check_list(meta.get(name) or [], f"the {name} of {holder}") for name in (PROMPT, ANSWER)
     )
     length = meta.get("prompt_tokens")
+    if length != len(prompt) and row.get(IDS) is not None:
+        prompt = [[None, token] for token in check_list(row[IDS], f"the {IDS} of {holder}")]
     if length != len(prompt):
         raise UserError(
             f"{holder} has {len(prompt)} {PROMPT}, and its prompt_tokens are {short_repr(length)};"
-            ' ask SGLang with "logprob_start_len": 0'
+            f' ask SGLang with "logprob_start_len": 0, or put {IDS} beside {META}'
         )
     places = [_read(one, holder) for one in [*prompt, *answer]]
     return [token for _, token in places], [logprob for logprob, _ in places]

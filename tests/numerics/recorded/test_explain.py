@@ -193,6 +193,7 @@ def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(model, pieces):
     found = find(model, read, CANDIDATES[:2])
     assert found.is_bug and found.cause is None
     assert "none that was tried explains it: another checkpoint" in str(found)
+    assert "comes nearest" not in str(found)
 
 
 @pytest.mark.full
@@ -337,3 +338,17 @@ def test_no_more_texts_are_read_than_tell_something(model, monkeypatch):
     # Nothing is known of a shift where a text has but one token.
     written = json.dumps(found.to_dict(), allow_nan=False)
     assert any(one.left == math.inf for one in found.causes) and '"Infinity"' in written
+
+
+@pytest.mark.full
+def test_what_explains_half_is_told_where_something_else_is_left(model, pieces):
+    """As a shift of an answer whose first token has another value."""
+    early = record(pieces, lambda ids: shift(model, ids).float())
+    wrong = [
+        TokenRecord(token_ids=one.token_ids, logprobs=(None, -4.0, *one.logprobs[2:]))
+        for one in early
+    ]
+    found = find(model, wrong, CANDIDATES[:1])
+    assert found.is_bug and found.cause is None
+    assert "each recorded a token too early leaves" in str(found).splitlines()[0]
+    assert "and comes nearest; none that was tried explains it" in str(found)

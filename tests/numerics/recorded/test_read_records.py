@@ -62,6 +62,25 @@ FORMS: dict[str, Any] = {
         "prompt_logprobs": PLACES[:2],
         "choices": [{"logprobs": {"content": [{"token": "token_id:9", "logprob": -2.0}]}}],
     },
+    "vllm with return_token_ids": {
+        "choices": [
+            {
+                "prompt_token_ids": [5, 7],
+                "token_ids": [9],
+                "logprobs": {"tokens": ["cut otherwise"], "token_logprobs": [-2.0]},
+                "prompt_logprobs": PLACES[:2],
+            }
+        ]
+    },
+    "an echo with return_token_ids": {
+        "choices": [
+            {
+                "prompt_token_ids": [5, 7],
+                "token_ids": [9],
+                "logprobs": {**NAMED, "tokens": [*"bcd"]},
+            }
+        ]
+    },
     "a choice with its ids": {
         "prompt_token_ids": [5],
         "token_ids": [7, 9],
@@ -125,6 +144,29 @@ def test_texts_stand_a_line_each_or_in_one_list(tmp_path):
     path = tmp_path / "list.json"
     path.write_text(json.dumps([PLAIN, PLAIN], indent=1))
     assert read_records(path, VOCABULARY) == [WANTED] * 2
+
+
+def test_answers_to_one_question_in_a_list_are_a_text_each(tmp_path):
+    """As SGLang gives them with n=2, a list a line."""
+    batch = [FORMS["sglang"], FORMS["sglang with an answer"]]
+    assert read_records(write(tmp_path, batch, batch), VOCABULARY) == [WANTED] * 4
+
+
+def test_tokens_that_no_model_wrote_have_none(tmp_path):
+    """As what a tool has answered, and a place that an engine gave no number."""
+    (found,) = read_records(write(tmp_path, change(logprobs=[None, -0.5, None])), VOCABULARY)
+    assert found.logprobs == (None, -0.5, None) and found.start == 1
+
+
+def test_a_last_digit_above_zero_is_a_rounded_sum(tmp_path):
+    (found,) = read_records(write(tmp_path, change(logprobs=[None, 2e-6, -2.0])), VOCABULARY)
+    assert found.logprobs[1] == 2e-6
+
+
+def test_the_prompt_beside_an_answer_of_sglang_is_read(tmp_path):
+    row = sglang(None, output_token_logprobs=[[-2.0, 9, None]])
+    (found,) = read_records(write(tmp_path, {**row, "prompt_token_ids": [5, 7]}), VOCABULARY)
+    assert found == TokenRecord(token_ids=(5, 7, 9), logprobs=(None, None, -2.0))
 
 
 def test_what_separates_lines_in_texts_alone_separates_none(tmp_path):
@@ -192,19 +234,23 @@ def sglang(prompt: Any, length: Any = 2, **given: Any) -> dict[str, Any]:
 
 WRONG: list[tuple[Any, str]] = [
     (sglang([[None, 5], [-0.5, 7]], 7), "has 2 input_token_logprobs, and its prompt_tokens are 7;"),
-    (sglang(None, output_token_logprobs=[[-0.5, 7]]), 'ask SGLang with "logprob_start_len": 0'),
+    (
+        sglang(None, output_token_logprobs=[[-0.5, 7]]),
+        'ask SGLang with "logprob_start_len": 0, or put prompt_token_ids beside meta_info',
+    ),
     (sglang([[None, 5], [-0.5, 7]], None), "its prompt_tokens are None; ask SGLang with"),
     (sglang([[None, 5], -0.5]), "has the place -0.5; expected [LOGPROB, ID, TEXT]"),
     (sglang("no"), "are 'no'; expected a list"),
     (change(logprobs=[None, 0.5, -2.0]), "is 0.5, above 0: expected natural logarithms"),
     (change(logprobs=[None, float("nan"), -2.0]), "log-probability 1 of text 1"),
-    (change(logprobs=[None, float("-inf"), -2.0]), "is -inf; expected a number"),
+    (change(logprobs=[None, float("-inf"), -2.0]), "is -inf: servers write -9999 where"),
     (change(logprobs=[None, 10**400, -2.0]), "above 0: expected natural logarithms"),
     (change(logprobs=[None, -(10**400), -2.0]), "servers write -9999 where they know none"),
     (change(logprobs=[None, -1e308, -2.0]), "is -1e+308: servers write -9999 where"),
-    (change(logprobs=[None, -9999.0, -2.0]), "leave that text out, or record it again"),
-    (change(logprobs=[None, -1.0, None]), "is None; expected a number"),
-    (change(logprobs=[None, -1.0]), "has 3 tokens and 2 log-probabilities; expected one of each"),
+    (change(logprobs=[None, -9999.0, -2.0]), "write null there, or record it again"),
+    (change(logprobs=[None, "-1.0", None]), "is '-1.0'; expected a number"),
+    (change(logprobs=[-1.0, None, None]), "has no log-probability of a token that follows another"),
+    (change(logprobs=[None, -1.0]), "has 3 tokens and 2 log-probabilities; expected one log-prob"),
     (change(logprobs=[None, None, None]), "has no log-probability of a token that follows another"),
     (change(logprobs="no"), "are 'no'; expected a list"),
     (change(token_ids=[5, 7, 500]), "has token 500, the model knows 500 from 0"),
