@@ -78,5 +78,5 @@ if __name__ == "__main__":
     before, after = (read(Path(tree).resolve()) for tree in sys.argv[1:3])
     lines = differences(before, after)
     print(f"{len(before)} comparisons and studies, {count(before):,} values: {len(lines)} differ")
-    print("\n".join(lines[:100]))
+    print("\n".join(lines))
     raise SystemExit(bool(lines))
