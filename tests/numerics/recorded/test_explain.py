@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from layerlab.numerics.profiles.profile import load_profile
 from layerlab.numerics.recorded.mistakes import changing
@@ -28,22 +25,6 @@ from tests.numerics.recorded.recording import (
 )
 
 BEGINNING = 1
-
-
-@pytest.fixture(scope="module")
-def model() -> nn.Module:
-    found: nn.Module = load_shallow("sdpa", torch.float32)
-    return found
-
-
-@pytest.fixture(scope="module")
-def pieces(model: Any) -> list[Tensor]:
-    """Texts that the model writes."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        start = torch.tensor([[7], [19]])
-        text = model.generate(start, max_new_tokens=96, min_new_tokens=96, do_sample=True)
-    return list(text)
 
 
 def read_autocast(ids: Tensor) -> Tensor:

@@ -1,30 +1,12 @@
 """Digits that an engine stores are told by what they leave, and are no bug."""
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache
 
 from layerlab.numerics.recorded.record import TokenRecord
 from tests.numerics.recorded.recording import CANDIDATES, find, load_shallow, record
-
-
-@pytest.fixture(scope="module")
-def model() -> nn.Module:
-    found: nn.Module = load_shallow("sdpa", torch.float32)
-    return found
-
-
-@pytest.fixture(scope="module")
-def pieces(model: Any) -> list[Tensor]:
-    """Texts that the model writes."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        start = torch.tensor([[7], [19]])
-        text = model.generate(start, max_new_tokens=96, min_new_tokens=96, do_sample=True)
-    return list(text)
 
 
 def store(values: Tensor) -> Tensor:

@@ -35,6 +35,18 @@ def test_what_stands_in_front_of_the_blocks_is_what_has_run_before_them(family):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_a_model_that_names_no_embedding_is_heard_all_the_same(monkeypatch):
+    model = recipe.build("llama")
+
+    def refuse(model):
+        raise NotImplementedError
+
+    monkeypatch.setattr(type(model), "get_input_embeddings", refuse)
+    with hearing_front(model, anatomy(model)) as front:
+        model(input_ids=TOKENS, use_cache=False)
+    assert front == {"model.embed_tokens.weight"}
+
+
 def test_a_monitor_counts_a_gradient_where_its_parameter_stands():
     model = recipe.build("opt", changes=CHANGES["opt"]).train()
     monitor = Monitor(model, every=1)
