@@ -103,16 +103,22 @@ def check_call(model: PreTrainedModel, what: str) -> bool:
         footprint.count(one.numel() * one.itemsize)
     footprint.most = max(TABLES, TOKENS * sum(sizes))
     tokens = torch.ones(1, TOKENS, dtype=torch.long, device="meta")
+    called, logits = True, None
     try:
         with warnings.catch_warnings(action="ignore"), footprint, torch.device("meta"):
             with torch.no_grad():
-                model(tokens)
-        _CALLED[key] = True
+                logits = getattr(model(input_ids=tokens), "logits", None)
     except UserError:
         raise
     except Exception:  # of an operation that the meta device does not have
-        _CALLED[key] = False
-    return _CALLED[key]
+        called = False
+    if logits is not None and logits.shape[:2] != tokens.shape:
+        raise UserError(
+            f"{what} gives logits of shape {tuple(logits.shape)} for {TOKENS} tokens, and not one "
+            "row for each; expected a causal language model"
+        )
+    _CALLED[key] = called
+    return called
 
 
 def check_real_call(model: PreTrainedModel, source: str) -> None:
@@ -172,7 +178,7 @@ def _try_call(model: PreTrainedModel) -> str:
     for options in ({"use_cache": False}, {}):
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                model(tokens, **options)
+                model(input_ids=tokens, **options)
             return ""
         except Exception as error:  # whatever a family does with what stands in its configuration
             message = message or one_line(error)

@@ -71,6 +71,7 @@ def load_folder(folder: Path, name: str) -> Any:
     transformers converts older files while it loads them, and no time or memory is too much for it.
 
     Raises:
+        LookupError: it knows no token but special ones.
         UserError: it takes more than any real one does.
     """
     files = [file for pattern in FILES for file in folder.glob(pattern) if file.is_file()]
@@ -78,6 +79,9 @@ def load_folder(folder: Path, name: str) -> Any:
         what = f"the tokenizer {name}"
         check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
     tokenizer = stop_dropout(_load(folder), name)
+    special = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
+    if set(tokenizer.get_vocab()) <= special:  # made up by transformers, which found no file
+        raise LookupError("there is no vocabulary")
     check_tokenizer(tokenizer, name)
     return tokenizer
 

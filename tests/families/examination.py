@@ -27,7 +27,7 @@ from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.plugins import resolve
 from tests.families.oracle import oracle
-from tests.families.recipe import TOKENS, build
+from tests.families.recipe import IMPLEMENTATIONS, TOKENS, build
 
 # 1e-6, and as much again for the softmax of another processor.
 TOLERANCE = 2e-6
@@ -82,11 +82,12 @@ def examine(family: str) -> Examination:
     """Trace a family in each of its implementations, then read every default measure."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = build(family)
-        names = ("eager", "sdpa") if model._supports_sdpa else ("eager",)
+        names = IMPLEMENTATIONS.get(family, ("eager", "sdpa"))
+        model = build(family, names[0]) if family in IMPLEMENTATIONS else build(family)
+        names = names if model._supports_sdpa else ("eager",)
         models = {name: build(family, name) for name in names}
         passages = {name: passage(one) for name, one in models.items()}
-        exact, source = norms(models["eager"], passages["eager"].records)
+        exact, source = norms(models[names[0]], passages[names[0]].records)
         found, restored = read(model)
     return Examination(
         family=family,
@@ -96,7 +97,7 @@ def examine(family: str) -> Examination:
         readings=found,
         restored=restored,
         error=agreement(exact, passages.values()) if exact else None,
-        reading=excess(exact, passages["eager"].records, found.rows.get("spectrum", [])),
+        reading=excess(exact, passages[names[0]].records, found.rows.get("spectrum", [])),
         source=source,
     )
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from tests.families.examination import TOLERANCE, examine
-from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
+from tests.families.recipe import CLASSES, MULTIMODAL, TOKENS, UNBUILT
 from tests.families.row import COLUMNS, NOTHING, YES, Row, row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
@@ -54,6 +54,7 @@ def parse(page: str) -> dict[str, Row]:
 
 def _introduction(rows: Mapping[str, Row]) -> list[str]:
     built = len(rows)
+    seeing = len(rows.keys() & MULTIMODAL)
     classes = len({one.cells[1] for one in rows.values()})
     agreed = [one.cells[4] for one in rows.values() if one.cells[4] != NOTHING]
     worst = max((float(re.split(" ", cell)[0]) for cell in agreed), default=0.0)
@@ -74,8 +75,11 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
         "\n".join(
             [
                 f"- **Built**: {built} of the {built + len(UNBUILT)} families that "
-                f"`AutoModelForCausalLM` knows ({classes} classes), each at a tiny random "
-                f"configuration, matrices four times as large as initialised, {TOKENS} tokens.",
+                f"`AutoModelForCausalLM` and `AutoModelForMultimodalLM` know ({classes} classes), "
+                "each at a tiny random configuration, matrices four times as large as "
+                f"initialised, {TOKENS} tokens.",
+                f"- **Images and sounds**: the {seeing} that only the latter knows read these too; "
+                "here they read text alone.",
                 f"- **Norm of attention**: {len(agreed)} families agree with a float64 SVD of "
                 f"their own eager attention within {TOLERANCE:.0e} (worst: {worst:.1e}), with "
                 f"every implementation they were run with. For {literal} of them, which do not "
@@ -127,7 +131,7 @@ def main() -> None:
     """Examine every family and write the page."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    rows = {family: row(examine(family)) for family in FAMILIES if family not in UNBUILT}
+    rows = {family: row(examine(family)) for family in CLASSES if family not in UNBUILT}
     PAGE.write_text(render(rows), encoding="utf-8")
     print(f"wrote {PAGE.name}")
 

@@ -12,16 +12,27 @@ import torch
 import transformers
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
 FAMILIES: dict[str, str] = dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+# Those of images or sounds and text, which read text alone.
+MULTIMODAL: dict[str, str] = {
+    name: owner
+    for name, owner in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.items()
+    if name not in FAMILIES
+}
+CLASSES = FAMILIES | MULTIMODAL
 TOKENS = 28
 SCALE = 4.0
 
 _SIZES = {
     32: "hidden_size d_model n_embd embedding_size embedding_dim word_embed_proj_dim emb_dim "
     "lru_width input_embedding_size output_embedding_size embed_dim hidden_size_global width "
-    "adapter_in_dim adapter_out_dim adapter_input_size",
+    "adapter_in_dim adapter_out_dim adapter_input_size out_hidden_size text_hidden_size "
+    "audio_hidden_size",
     2: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_blocks "
     "num_decoder_layers num_encoder_layers depth num_key_value_heads kv_n_heads num_kv_heads "
     "swa_num_key_value_heads num_global_key_value_heads index_n_heads indexer_n_heads "
@@ -61,6 +72,13 @@ _OPEN = {"head_dim", "num_key_value_heads", "bos_token_id", "eos_token_id", "pad
 _LATENT = {"num_key_value_heads": 4, "head_dim": 4}
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def _axes(*pairs: int) -> dict[str, Any]:
+    """The rotary pairs of time, height and width: all of a head, or half of them."""
+    return {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [*pairs]}}}
+
+
 _HYBRID = {"num_hidden_layers": 2, "attn_layer_period": 2, "attn_layer_offset": 1}
 _SOUND = {"decoder": {"num_codebooks": 1}}
 _ZAMBA = {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"]}
@@ -75,12 +93,46 @@ _HASHED = {
     "indexer_compress_ratio": 4,
 }
 
+_WAVES = {"num_filters": 4}
+
 EXCEPTIONS: dict[str, dict[str, Any]] = {
+    "chameleon": {"vocabulary_map": {"<image>": 5}},
+    "deepseek_ocr2": {
+        "text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}
+    },
+    "diffusion_gemma": {
+        "text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
+    },
+    "exaone4_5": {"text_config": {"model_type": "exaone4"}},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 8}},
+    "glm5_next": {"text_config": {"qk_rope_head_dim": 0}},
+    "janus": {"vq_config": {"base_channels": 32}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
+    "muse_spark": {"audio_config": {"hidden_sizes": [8, 16, 32, 64]}},
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "step3p7": {"text_config": {"sliding_window": 8}},
+    "unlimited_ocr": {"text_config": {"num_key_value_heads": 4}},
     "bamba": {"attn_layer_indices": [1]},
     # Block-sparse attention replaces itself by this one where a text is short.
     "big_bird": {"attention_type": "original_full"},
     "blt": {"global_config": {"num_hidden_layers": 3}},
+    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": _ROPE}}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
+    **dict.fromkeys(
+        (
+            "cosmos3_edge",
+            "glm46v",
+            "glm4v",
+            "hunyuan_vl",
+            "paddleocr_vl",
+            "qwen2_5_omni_thinker",
+            "qwen2_5_vl",
+            "qwen2_vl",
+        ),
+        _axes(2, 1, 1),
+    ),
+    **dict.fromkeys(("glm4v_moe", "glm_ocr", "glmga"), _axes(1, 1, 0)),
+    "ernie4_5_vl_moe": _axes(1, 1, 2),
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -105,15 +157,59 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
         "num_buckets": 4,
         "hash_seed": 0,
     },
+    "vibevoice_asr": {
+        "acoustic_tokenizer_encoder_config": _WAVES,
+        "semantic_tokenizer_encoder_config": _WAVES,
+    },
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "zamba": _ZAMBA,
     "zamba2": _ZAMBA,
     "zaya": {"num_experts_per_tok": 1},
 }
 
+# Implementations of attention that a family computes as it does the others.
+IMPLEMENTATIONS = {
+    # Without an image its sdpa attention sees the whole text, and its eager attention does not.
+    "paligemma": ("eager",),
+    "vibevoice_asr": ("eager",),  # its sounds have no other
+}
 # What no configuration alone can bring to life, and why; a test says that it is still so.
 UNBUILT = {
     "gemma3n": "its image tower needs the package timm (the text model `gemma3n_text` is built)",
+    **dict.fromkeys(("fast_vlm", "perception_lm"), "its image tower needs the package timm"),
+    **dict.fromkeys(
+        (
+            "blip",
+            "blip-2",
+            "idefics",
+            "instructblip",
+            "instructblipvideo",
+            "kosmos-2",
+            "pi0",
+            "voxtral_realtime",
+        ),
+        "it reads no text without an image or a sound",
+    ),
+    **dict.fromkeys(
+        (
+            "florence2",
+            "pix2struct",
+            "pp_formulanet",
+            "t5gemma2",
+            "udop",
+            "vision-encoder-decoder",
+        ),
+        "it is an encoder-decoder",
+    ),
+    "diffusion_gemma": "it writes by diffusion, and its logits are not of the tokens that it reads",
+    **dict.fromkeys(
+        ("qwen2_5_omni", "qwen3_omni_moe"),
+        "its parts are called one by one (that of text, the thinker, is built)",
+    ),
+    **dict.fromkeys(
+        ("granite4_vision", "kyutai_speech_to_text", "nemo_speechlm"),
+        "its images or sounds have sizes that the recipe does not know",
+    ),
     **dict.fromkeys(
         ("gemma4_assistant", "gemma4_unified_assistant"),
         "it drafts for another model and reads that model's keys and values",
@@ -124,7 +220,7 @@ UNBUILT = {
 def family_config(family: str) -> PretrainedConfig:
     """The tiny configuration of a family."""
     made = _tiny(CONFIG_MAPPING[family], EXCEPTIONS.get(family, {}))
-    wanted = getattr(transformers, FAMILIES[family]).config_class
+    wanted = getattr(transformers, CLASSES[family]).config_class
     inner = [getattr(made, name) for name in made.sub_configs]
     return next((config for config in inner if type(config) is wanted), made)
 
@@ -138,7 +234,7 @@ def build(
         implementation: of attention; None is what transformers chooses.
         changes: what its configuration says otherwise.
     """
-    owner = getattr(transformers, FAMILIES[family])
+    owner = getattr(transformers, CLASSES[family])
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)

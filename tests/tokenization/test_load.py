@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import logging
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
+from layerlab.loading.weights.saved import tokenizer_of
 from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
+from tests.support.refused import refuses
 
 TEXTS = ["the cat and the hat", "ein Käse, zwei Käse", "\n\n  x = 1\n"] * 5
 
@@ -112,3 +115,10 @@ def test_merges_are_left_out_by_nobody(tmp_path, caplog):
         f"{place}/tokenizer.json",
         "given",
     ]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma", "bert"])
+def test_a_tokenizer_that_transformers_makes_up_without_a_vocabulary_is_none(family, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    refuses("holds no tokenizer that can be loaded: .*no vocabulary", load_tokenizer, str(tmp_path))
+    assert tokenizer_of(str(tmp_path)) is None

@@ -12,7 +12,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -21,7 +20,13 @@ from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.loading import options
 from layerlab.loading.folders import check_weights
-from layerlab.loading.weights.weightless import Outline, check_method, check_number, is_quantised
+from layerlab.loading.weights.weightless import (
+    Outline,
+    auto_class,
+    check_method,
+    check_number,
+    is_quantised,
+)
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import listen, quiet_libraries
 from layerlab.system.untrusted import trust
@@ -197,7 +202,7 @@ def weights(
         options["device_map"] = torch.device(device)
     try:
         model, loading = trust.load_pretrained(
-            AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
+            auto_class(config), place, config=config, output_loading_info=True, **options
         )
     except OSError as error:
         message = f"no safetensors weights for {place!r} could be read: {one_line(error)}"

@@ -10,7 +10,12 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    PreTrainedModel,
+)
 from transformers.models.auto import modeling_auto
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, AutoHfQuantizer
 
@@ -32,12 +37,12 @@ COUNTS = (
 )
 LEAST, MOST, COUNTED = 5e-324, sys.float_info.max, 10**6
 # What numbers a model can compute with, by the name of their field: in words, from, up to. Of time
-# steps a limit may be infinite.
+# steps a limit may be infinite; where each layer has a theta of its own, one of 0 stands for none.
 RANGES = (
     (re.compile(r"_limit$"), "a number", -inf, inf),
     (re.compile(r"[._](eps|epsilon)$"), "a number from 0 to 1", 0.0, 1.0),
     (re.compile(r"drop(out)?(_prob|_p|_rate)?$"), "a share from 0 to 1", 0.0, 1.0),
-    (re.compile(r"rope_theta$"), "a number above 0", LEAST, MOST),
+    (re.compile(r"(?<!layer_)rope_theta$"), "a number above 0", LEAST, MOST),
     (re.compile(r"(max_position_embeddings|n_positions|max_seq_len)$"), "a number from 1", 1, MOST),
     (re.compile(r"\.rope_.*\.factor$"), "a number from 1", 1.0, MOST),
     # Of many families the configuration itself has a list with an entry for each.
@@ -55,6 +60,8 @@ LAYERS = 1000
 SHARED = 4
 # How many elements one that is stored may hold, of a quantised model: eight of four bits.
 PACKED = 8
+# By how much a model reads beside text.
+LANGUAGE: tuple[Any, ...] = (AutoModelForCausalLM, AutoModelForMultimodalLM)
 # Of safetensors' names.
 WHOLE_NUMBERS = ("I", "U", "BOOL")
 EIGHT_BITS = ("I8", "U8", "BOOL")
@@ -86,7 +93,7 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
         check_counts(config, place)
         _check_layers(config, place, stored or {})
         with Footprint(what, len(stored or {})), torch.device("meta"):
-            model: PreTrainedModel = build_configured(AutoModelForCausalLM, config).eval()
+            model: PreTrainedModel = build_configured(auto_class(config), config).eval()
     except UserError:
         raise
     except Exception as error:  # whatever a family does with what stands there
@@ -117,6 +124,21 @@ def _unknown_name(error: Exception, config: Any) -> str:
     return one_line(error)
 
 
+def auto_class(config: Any) -> Any:
+    """Return the class of transformers that builds the language model of a configuration.
+
+    One of images or sounds reads text without them; not so one whose text is its decoder's alone.
+
+    Returns:
+        None of another kind of model.
+    """
+    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        return AutoModelForCausalLM
+    found = (one for one in LANGUAGE if one._model_mapping.get(type(config), None) is not None)
+    kind = next(found, None)
+    return None if kind is AutoModelForMultimodalLM and config.is_encoder_decoder else kind
+
+
 def check_causal(config: Any, name: str) -> None:
     """Refuse what is not a causal language model.
 
@@ -129,10 +151,8 @@ def check_causal(config: Any, name: str) -> None:
             f"architectures is {short_repr(kinds)} in config.json of {name!r}; expected a list of "
             'names: write for example ["LlamaForCausalLM"]'
         )
-    right = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    causal = right is not None or "AutoModelForCausalLM" in (
-        getattr(config, "auto_map", None) or {}
-    )
+    causal = auto_class(config)
+    right = causal and causal._model_mapping.get(type(config), None)
     own = getattr(right, "__name__", "")
     other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
     other = [kind for kind in other if kind != own]
@@ -161,7 +181,7 @@ def _check_family(config: Any, kinds: Sequence[str], name: str) -> None:
     if not listed or getattr(config, "auto_map", None):
         return
     kind, families = next(iter(listed.items()))
-    right: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    right: Any = auto_class(config)._model_mapping[type(config)]
     raise UserError(
         f"model_type is {short_repr(config.model_type)} and architectures is {short_repr(kinds)} "
         f"in config.json of {name!r}, and {kind} is of another family; expected one: write "
@@ -323,7 +343,8 @@ def check_counts(config: Any, source: str) -> None:
             value = getattr(inner, name, None)
         except Exception:  # of a size that differs by layer; each family has its own kind
             continue
-        if isinstance(value, int) and value < 1:
+        least = int(name != "head_dim" or not hasattr(inner, "qk_rope_head_dim"))  # 0: none rotate
+        if isinstance(value, int) and value < least:
             own = inner.attribute_map.get(name, name)
             raise UserError(f"{own} is {value} in config.json in {source!r}; expected at least 1")
     for part in (config, inner):
