@@ -38,8 +38,8 @@ def inspect(
         list[str] | None,
         typer.Argument(
             metavar="MODEL",
-            help="Hub id, folder, run folder with checkpoint-*, or built-in: pre-norm (the "
-            "default), post-norm, llama.",
+            help="Hub id, folder, .gguf file, run folder with checkpoint-*, or built-in: pre-norm "
+            "(the default), post-norm, llama.",
         ),
     ] = None,
     text: TextOption = None,

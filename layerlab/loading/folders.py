@@ -7,6 +7,7 @@ from pathlib import Path
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
+from layerlab.loading.gguf import ENDING, unpack_gguf
 from layerlab.system.hub import fetch_files
 from layerlab.validation import suggest
 
@@ -46,6 +47,8 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
     if not folder.is_dir() and name in builtin.NAMES:
         folder = builtin.path(name)
     elif not folder.is_dir():
+        if folder.exists() and folder.suffix == ENDING:
+            return unpack_gguf(folder)
         if folder.exists():
             raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
         if folder.is_absolute() or name.startswith("."):
@@ -77,7 +80,7 @@ def check_single(folder: Path) -> None:
             )
         raise UserError(
             f"{str(folder)!r} has no config.json; expected a saved transformers model"
-            f"{_inside(folder)}"
+            f"{_meant(folder)}"
         )
     if (folder / ADAPTER).is_file():
         raise UserError(
@@ -86,9 +89,10 @@ def check_single(folder: Path) -> None:
         )
 
 
-def _inside(folder: Path) -> str:
-    """Return, as the end of an error, which folder inside may have been meant."""
+def _meant(folder: Path) -> str:
+    """Return, as the end of an error, which folder or file inside may have been meant."""
     models = sorted(str(path.parent) for path in folder.glob("*/config.json"))
+    models += sorted(str(path) for path in folder.glob(f"*{ENDING}"))
     return f": type {shlex.quote(models[0])}" if models else ""
 
 
@@ -123,8 +127,14 @@ def check_weights(folder: Path) -> None:
             f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
             "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
         )
+    if any(folder.glob("*.distcp")):
+        raise UserError(
+            f"{str(folder)!r} has the parts of processes (*.distcp) and no *.safetensors; join "
+            "them: accelerate merge-weights FOLDER OUT"
+        )
     raise UserError(
         f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
+        f"{_meant(folder)}"
     )
 
 

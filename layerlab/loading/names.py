@@ -71,7 +71,7 @@ def label(model: Any) -> str:
         own = getattr(model.config, "variant", None) or type(model).__name__
         return _end_of(Path(model.config._name_or_path or str(own)))
     folder = Path(str(model))
-    return _end_of(folder.resolve()) if folder.is_dir() else str(model)
+    return _end_of(folder.resolve()) if folder.exists() else str(model)
 
 
 def _end_of(path: Path) -> str:

@@ -25,6 +25,7 @@ from layerlab.validation import short_repr
 
 # What a process that carries out a run may do, from the one that started it.
 GRANTS = "LAYERLAB_GRANTS"
+WEIGHTS = (".safetensors", ".gguf")  # files of any size
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 _RECIPE: ContextVar[bool] = ContextVar("recipe", default=False)
 _UNUSED: ContextVar[bool] = ContextVar("unused", default=False)
@@ -182,7 +183,7 @@ def load_pretrained(kind: Any, source: Any, **options: Any) -> Any:
             is none, or larger than any of its kind.
     """
     for file in Path(source).iterdir() if Path(source).is_dir() else ():
-        (check_regular if file.suffix == ".safetensors" else check_size)(file)
+        (check_regular if file.suffix in WEIGHTS else check_size)(file)
     return _load(source, kind.from_pretrained, source, **options)
 
 
