@@ -86,7 +86,7 @@ def judge_trial(
 
 def _list_seen(logs: Sequence[TrainingLog]) -> list[int]:
     """Return the seeds of which it may be known how runs fared: of ideas to come, too."""
-    return sorted({int(one) for one in map(_spell, logs) if one.isdigit() and len(one) <= DIGITS})
+    return sorted({seed for one in logs if (seed := _number(one)) is not None})
 
 
 def _refuse_others(trial: IdeaTrial, earlier: IdeaVerdict, found: IdeaVerdict) -> None:
@@ -183,9 +183,15 @@ def _refuse_copies(
 
 def _spell(log: TrainingLog) -> str:
     """Return the seed of a run as it was declared: 07 is 7."""
+    number = _number(log)
+    return log.seed or "" if number is None else str(number)
+
+
+def _number(log: TrainingLog) -> int | None:
+    """Return the seed of a run as a number, if an idea could be written down with it."""
     seed = log.seed or ""
     whole = seed.isascii() and seed.isdigit() and len(seed) <= DIGITS
-    return str(int(seed)) if whole else seed
+    return int(seed) if whole else None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,15 @@ def screened(folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def test_seeds_of_other_arms_may_be_any_words(folder, tmp_path):
+    layerlab.add_idea(folder, "wide", says="twice as wide", seeds=FIRST)
+    logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
+    with logs.open("a", encoding="utf-8") as stream:
+        stream.write("".join(f"same,{seed},100,3\n" for seed in ("²", "٢", "b", "9" * 21, "12")))
+    layerlab.judge_idea(folder, "wide", logs)
+    assert set(layerlab.read_ledger(folder).used_seeds) == {*FIRST, 12}
+
+
 def test_an_idea_is_written_down_judged_confirmed_and_adopted(folder, tmp_path):
     trial = layerlab.add_idea(folder, "wide", says="twice as  wide", seeds=FIRST)
     assert trial.stage == "screening" and trial.says == "twice as wide"

@@ -292,7 +292,7 @@ def _more(case: Case) -> str:
         return f"; even {MOST_SEEDS:,} seeds would not confirm the observed difference"
     start = max(1, least - found.n)
     if most is None:
-        more = f"{start:,} more seeds, or any number"
+        more = f"at least {start:,} more seeds"
     else:
         end = max(1, most - found.n)
         seeds = describe_seeds(start)

@@ -2,12 +2,12 @@
 
 import html
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.numerics.emulation.policies.apply import REAL
 from layerlab.numerics.emulation.policies.policy import Policy
+from layerlab.records.json_values import json_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,12 +163,7 @@ class Advice:
         found = asdict(self)
         shares = {"work": self.cost.work, "share": self.cost.share, "growth": self.cost.growth}
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
-        for choice in found["choices"]:
-            for name in ("alone", "left"):
-                choice[name] = choice[name] if isfinite(choice[name] or 0.0) else None
-        for name in ("deviation", "autocast"):
-            found[name] = found[name] if isfinite(found[name] or 0.0) else None
-        return found
+        return dict(json_values(found, infinities=False))
 
     def summary(self, path: Path | None = None) -> str:
         """Return a page of text: the trials, the outcome, and the advice of the source.

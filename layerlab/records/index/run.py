@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -63,11 +62,8 @@ def _progress(folder: Path, steps: int | None) -> str:
     if not isinstance(update, int):
         return "no update yet"
     reached = f"update {update:,} of {steps:,}" if steps else f"update {update:,}"
-    return f"{reached}, loss {loss:.4g}" if _finite(loss) else reached
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    finite = isinstance(loss, float) and math.isfinite(loss)  # a whole number may have no float
+    return f"{reached}, loss {loss:.4g}" if finite else reached
 
 
 KIND = Kind("run", (FILE, EVENTS, MANIFEST), "report.html", matches, read)

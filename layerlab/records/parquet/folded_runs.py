@@ -5,6 +5,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
+from layerlab.records.json_values import json_text
 from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
@@ -127,8 +128,8 @@ def _lines(folder: Path) -> Iterator[dict[str, Any]]:
         kind, update = found.get("kind"), found.get("update")
         yield {
             "run": folder.name,
-            "kind": kind if isinstance(kind, str) else None,
-            "update": update if isinstance(update, int) else None,
+            "kind": json_text(kind) if isinstance(kind, str) else None,
+            "update": update if type(update) is int and update in range(1 << 63) else None,
             "text": text,
         }
 
@@ -163,6 +164,7 @@ def _batches(
         left -= selected.nbytes
         if left < 0:
             raise large
+        selected.validate(full=True)  # that texts are UTF-8
         yield selected
 
 

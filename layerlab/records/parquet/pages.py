@@ -56,9 +56,9 @@ def page_sizes(path: Path, metadata: Any) -> PageSizes:
 
 def _pages(file: IO[bytes], chunk: Any) -> Iterator[tuple[int, int, int]]:
     """Yield size, number of values and encoding of each page."""
-    at = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < at:
-        at = chunk.dictionary_page_offset
+    dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else 0
+    # Where there are no rows there is no page of data, and its place is 0.
+    at = min((one for one in (dictionary, chunk.data_page_offset) if one > 0), default=0)
     end = at + chunk.total_compressed_size
     while at < end:
         file.seek(at)

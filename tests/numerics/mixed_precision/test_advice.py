@@ -89,7 +89,9 @@ def test_advice_is_a_table_and_strict_json():
     assert frame.chosen.tolist() == [True, False, False]
     assert frame.left.isna().tolist() == [False, True, True]
 
-    assert replace(ADVICE, autocast=inf).to_dict()["autocast"] is None
+    counsels = (replace(ADVICE.counsels[0], left=inf),)
+    without = replace(ADVICE, autocast=inf, real=inf, counsels=counsels).to_dict()
+    assert without["autocast"] is without["real"] is without["counsels"][0]["left"] is None
     found = json.loads(json.dumps(ADVICE.to_dict(), allow_nan=False))
     assert found["choices"][2]["alone"] is None and found["reached"] is False
     chosen = tuple(replace(one, left=inf) for one in ADVICE.choices)

@@ -79,6 +79,13 @@ def test_a_run_without_a_journal_has_no_update_yet(tmp_path):
     assert only(tmp_path).headline == "no update yet"
 
 
+def test_a_loss_beyond_any_float_is_left_out(tmp_path):
+    place = write(tmp_path, record(RUN, 3.5))
+    (place / "result.json").unlink()
+    put(place, "events.jsonl", f'{{"kind": "train", "update": 3, "loss": {10**400}}}\n')
+    assert only(tmp_path).headline.startswith("update 3 of ")
+
+
 def test_a_report_counts_its_findings(tmp_path):
     file = put(tmp_path / "out", "report.json", REPORT)
     found = only(tmp_path)

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,28 @@ def test_curves_are_drawn_from_the_folded_file(tmp_path):
     table = pd.read_parquet(tmp_path / CURVES)
     assert table["kind"].fillna("").tolist() == ["train", "note", ""]
     assert table["update"][0] == 2 and table["text"].str.cat(sep="\n") == lines
+
+
+@pytest.mark.parametrize(
+    "line", ['{"update": true}', f'{{"update": {1 << 70}}}', '{"kind": "\\ud800", "update": 1}']
+)
+def test_lines_that_no_column_can_hold_are_folded_as_they_are(line, tmp_path):
+    make_run(tmp_path, "a", f'{{"kind": "train", "update": 1}}\n{line}\n'.encode())
+    before = bytes_in(tmp_path)
+    fold_runs(tmp_path)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    unfold_runs(tmp_path)
+    assert bytes_in(tmp_path) == before
+
+
+def test_a_text_that_is_no_unicode_is_one_line(tmp_path):
+    make_run(tmp_path, "a", b"")
+    fold_runs(tmp_path)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    texts = pa.array([b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"run": ["a"], "text": texts}), tmp_path / CURVES)
+    refuses("cannot unfold .*UTF8.*; get the file again", unfold_runs, tmp_path)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_unfinished_runs_are_not_folded_and_runs_that_lie_there_stay(tmp_path):

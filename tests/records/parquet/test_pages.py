@@ -62,6 +62,14 @@ def test_the_sizes_are_those_of_an_honest_end(dictionary, version, codec, tmp_pa
     assert honest * 0.5 < found.total - listed <= honest and 0 < found.largest < honest
 
 
+def test_a_group_without_rows_has_no_page_of_data(tmp_path):
+    tables = [pa.table({"text": pa.array(words, pa.string())}) for words in (["a"], [], ["b"])]
+    with pq.ParquetWriter(tmp_path / "a.parquet", tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    assert [row["text"] for _, row in rows(str(tmp_path / "a.parquet"))] == ["a", "b"]
+
+
 @pytest.mark.parametrize(("column", "lies"), [([("a" * LONG)], True), (LIST, False)])
 def test_nothing_is_unpacked_of_what_is_too_long(column, lies, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", str(1 << 20))

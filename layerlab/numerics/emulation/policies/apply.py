@@ -26,7 +26,11 @@ from layerlab.numerics.emulation.policies.attention_dtype import (
     finite,
     implementations,
 )
-from layerlab.numerics.emulation.policies.loaded_dtypes import find_followers, low_precision_weights
+from layerlab.numerics.emulation.policies.loaded_dtypes import (
+    HALVES,
+    find_followers,
+    low_precision_weights,
+)
 from layerlab.numerics.emulation.policies.policy import (
     APPLIED,
     ATTENTION,
@@ -154,13 +158,13 @@ def apply_precision(
     rounded = 0
     for owner, name, _, value, dtype in low_precision_weights(model, low, followers):
         kept = found.parameter(f"{owner}.{name}")
-        rounded += kept and value.dtype == low
+        rounded += kept and value.dtype in HALVES
         value.data = value.data.to(torch.float32 if kept else dtype)
     if rounded:
         _LOG.warning(
-            "of the parameters that the policy keeps in float32 %d were in %s already, and what "
+            "of the parameters that the policy keeps in float32 %d had 16 bits already, and what "
             "was rounded stays so: load a model in float32 that is stored in it",
-            *(rounded, str(low).removeprefix("torch.")),
+            rounded,
         )
     _install(model, found, low)
     setattr(model, APPLIED, policy)
@@ -173,7 +177,7 @@ def saved_policy(model: nn.Module) -> Policy:
     """Return the policy that a model was saved with.
 
     Raises:
-        UserError: its configuration has none.
+        UserError: its configuration has none, or one that says nothing.
     """
     found = getattr(getattr(model, "config", None), CARRIED, None)
     if not isinstance(found, dict):
@@ -181,7 +185,7 @@ def saved_policy(model: nn.Module) -> Policy:
             "this model was saved without a policy; give one, from layerlab.load_policy('FILE') or"
             " layerlab.precision(model).policy"
         )
-    return Policy(format=found["format"], keep=tuple(found["keep"]))
+    return Policy(format=found.get("format"), keep=found.get("keep", ()))
 
 
 @contextmanager
@@ -357,11 +361,13 @@ def _within(name: str, entries: list[str]) -> bool:
 
 
 def _check(model: nn.Module, found: AppliedPolicy) -> None:
-    """Refuse a model that already has a policy, and a kernel that has no float32."""
+    """Refuse a model that has a policy or no stream to keep, and a kernel that has no float32."""
     if hasattr(model, APPLIED):
         raise UserError(
             "this model has a policy already, and what it rounded is lost; load the model anew"
         )
+    if found.residual:
+        blocks(model)
     own = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
     if found.attentions and "flash" in own:
         raise UserError(

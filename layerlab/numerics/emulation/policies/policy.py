@@ -49,12 +49,13 @@ class Policy:
     def __post_init__(self) -> None:
         # A format in another spelling would miss what is asked by name, as the real run.
         object.__setattr__(self, "format", find(self.format).name)
-        if not isinstance(self.keep, Iterable):
+        keep = (self.keep,) if isinstance(self.keep, str) else self.keep
+        entries = tuple(keep) if isinstance(keep, Iterable) else (keep,)
+        if not all(isinstance(one, str) for one in entries):
             raise UserError(
                 f"keep of a policy is {short_repr(self.keep)}; expected a list of texts: type for "
                 "example keep=['residual', 'lm_head']"
             )
-        entries = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
         object.__setattr__(self, "keep", entries)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:

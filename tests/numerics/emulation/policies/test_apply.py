@@ -124,12 +124,13 @@ def test_kept_parameters_are_untouched_and_others_rounded_once(dtype):
     assert 0 < single < len(before)
 
 
-def test_kept_parameters_that_were_rounded_before_are_remarked_on(caplog):
-    policy = Policy(format="bf16", keep=("lm_head",))
+@pytest.mark.parametrize("format", ["bf16", "fp16"])
+def test_kept_parameters_that_were_rounded_before_are_remarked_on(format, caplog):
+    policy = Policy(format=format, keep=("lm_head",))
     apply_precision(copy.deepcopy(model("llama")), policy)
     assert not caplog.records
     apply_precision(copy.deepcopy(model("llama")).bfloat16(), policy)
-    assert "keeps in float32 1 were in bfloat16 already" in caplog.text
+    assert "keeps in float32 1 had 16 bits already" in caplog.text
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -207,6 +208,22 @@ def test_a_model_with_a_policy_is_saved_as_it_is(tmp_path):
 def test_a_model_without_a_policy_of_its_own_needs_one():
     with pytest.raises(UserError, match="was saved without a policy"):
         apply_precision(model("llama"))
+
+
+CARRIED = [
+    ({"format": "bf16", "keep": [1]}, r"keep of a policy is \[1\]; expected a list of texts"),
+    ({"format": "bf16", "keep": None}, "keep of a policy is None; expected a list of texts"),
+    ({"keep": ["lm_head"]}, "no number format is called None"),
+    ({"format": "bf16", "keep": "model.nor"}, "^keep='model.nor' matches nothing in this model"),
+]
+
+
+@pytest.mark.parametrize(("carried", "text"), CARRIED)
+def test_a_configuration_whose_policy_says_nothing_is_refused(carried, text):
+    own = copy.deepcopy(model("llama"))
+    own.config.precision_policy = carried
+    with pytest.raises(UserError, match=text):
+        apply_precision(own)
 
 
 def test_our_models_carry_their_policy_too(tmp_path):
@@ -312,3 +329,4 @@ def test_a_stream_needs_blocks():
     single = nn.Sequential(nn.Linear(3, 3))
     with pytest.raises(UserError, match="this model has no list of blocks, so no residual"):
         apply_precision(single, Policy(format="bf16", keep=("residual",)))
+    assert {value.dtype for value in single.parameters()} == {torch.float32}

@@ -50,6 +50,11 @@ def test_a_single_entry_is_not_taken_for_its_letters():
     assert Policy(format="bf16", keep=["lm_head", "residual"]).keep == ("lm_head", "residual")
 
 
+@pytest.mark.parametrize("keep", [[1], None, 3, ["lm_head", None]])
+def test_an_entry_that_is_no_text_is_refused(keep):
+    refuses("keep of a policy is .*; expected a list of texts", Policy, format="bf16", keep=keep)
+
+
 WRONG = {
     b'keep = ["residual"]': "is not a policy: it needs format, a string, and keep, a list",
     b'format = "bf16"\nkeep = "residual"': "is not a policy: it needs format",
