@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from layerlab.loading.model import load_model
-from layerlab.loading.weights.saved import check_finite
+from layerlab.loading.weights.saved import check_changeable
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.plugins import load_files
@@ -65,7 +65,7 @@ def retrofit(
     load_files(load, [] if isinstance(model, PreTrainedModel) else [str(model)])
     with trust(trust_remote_code, allow_unused=allow_unused):
         source = load_model(model, device=device, dtype=dtype).model
-    check_finite(source)
+    check_changeable(source)
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet_libraries():
         return rebuild(source, variant, options, seed=seed, shared=shared or alone)
@@ -91,7 +91,7 @@ def rework(
         UserError: as `retrofit`, or the folder cannot be written.
     """
     source = load_model(model, device=device, dtype=dtype)
-    check_finite(source.model)
+    check_changeable(source.model)
     with quiet_libraries():
         new = rebuild(source.model, variant, options, seed=seed, shared=True)
         summary = step0(source.model, new)

@@ -1,9 +1,10 @@
 """Finds, checks, loads and describes a model.
 
-A name is a built-in model, a folder, or a Hub id. Weights are read from safetensors only. A model
-that does not fit into memory is spread by accelerate over what there is, disk included.
+A name is a built-in model, a folder, a GGUF file, or a Hub id; pickles are not read. A model that
+does not fit into memory is spread by accelerate over what there is, disk included.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ from layerlab.loading.weights.weightless import (
     is_quantised,
 )
 from layerlab.numerics.emulation.policies.policy import APPLIED, CARRIED
+from layerlab.observe.architecture.packed_weights import is_packed
 from layerlab.observe.architecture.structure import (
     ModelStructure,
     anatomy,
@@ -144,7 +146,7 @@ class LoadedModel:
     def packed(self) -> str | None:
         """The first weight that is kept in eight bits or fewer, as quantised models keep them."""
         named = self.model.named_parameters()
-        return next((name for name, one in named if one.dtype.itemsize == 1), None)
+        return next((name for name, one in named if is_packed(one)), None)
 
     @property
     def device(self) -> torch.device:
@@ -169,7 +171,7 @@ class LoadedModel:
             "weights_hash": weights_hash(self.folder, self.model) if digest is None else digest(),
             "family": model.config.model_type,
             "class": type(model).__name__,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "parameters": self._count(),
             "layers": len(self.stack.blocks) if readable else None,  # type: ignore[union-attr]
             "attention_layers": len(self.stack.attentions) if readable else 0,  # type: ignore[union-attr]
             "width": width,
@@ -185,6 +187,14 @@ class LoadedModel:
             "step": step(self.source),
             "card": self.card,
         }
+
+    def _count(self) -> int:
+        """Count the parameters; of a quantised model as it was before, without what scales it."""
+        held: Any = self.model
+        if is_quantised(held.config):
+            with torch.device("meta"):
+                held = type(held)(copy.deepcopy(held.config))
+        return sum(one.numel() for one in held.parameters())
 
 
 def load_model(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from layerlab.errors import UserError
 
@@ -63,6 +64,42 @@ def check_held(model: nn.Module) -> None:
                 f"{name} of {type(model).__name__} is no tensor but a {type(held).__name__}, as "
                 "quantize_dynamic packs weights; give the model as it was before"
             )
+
+
+def check_unquantised(model: nn.Module) -> None:
+    """Refuse weights without numbers of their own, or that a quantiser computes with.
+
+    Raises:
+        UserError: there are some.
+    """
+    check_held(model)
+    if (place := find_quantised(model)) is not None:
+        raise UserError(
+            f"{place} of {type(model).__name__} is quantised, and what its quantiser computes "
+            "cannot be emulated; expected a model in floating point, as that which it was made from"
+        )
+
+
+def find_quantised(model: nn.Module) -> str | None:
+    """Return the path of the first module whose quantiser has a forward pass of its own."""
+    for path, module in model.named_modules():
+        weights = [one for one in module._parameters.values() if one is not None]
+        packed = any(is_bitsandbytes(one) or is_wrapped(one) for one in weights)
+        if packed or "quantization_scheme" in vars(module):
+            return path
+    return None
+
+
+def is_wrapped(weight: Tensor) -> bool:
+    """Return whether a weight is a type of torchao's, quanto's or another's."""
+    return (
+        is_traceable_wrapper_subclass(weight) and type(weight).dequantize is not Tensor.dequantize
+    )
+
+
+def is_bitsandbytes(weight: Tensor) -> bool:
+    """Return whether a weight in memory is packed by bitsandbytes."""
+    return type(weight).__name__ in ("Params4bit", "Int8Params") and not weight.is_meta
 
 
 def execution_device(module: nn.Module) -> torch.device | None:

@@ -13,7 +13,7 @@ from layerlab.adaptation.embeddings.resize import ResizeResult, Resizing, find_k
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.data.documents import spool_documents
 from layerlab.data.sources import Text
-from layerlab.loading.weights.saved import check_finite
+from layerlab.loading.weights.saved import check_changeable
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 
 # Bytes of each text that are read, once for every way.
@@ -87,7 +87,7 @@ def embed(
     Raises:
         UserError: what `resize` and `bits_per_byte` raise, or weights that are not finite.
     """
-    check_finite(model)
+    check_changeable(model)
     resizing = Resizing(model, base, new, find_kept_rows(base, new))
 
     def read(tokenizer: PreTrainedTokenizerFast) -> dict[str, Bits]:

@@ -125,9 +125,9 @@ class KeptLogits:
             UserError: they are not, or the model can no longer be called, or not be loaded.
         """
         models = {"": self.model}
-        # There is no second one of what lies on a disk or on several devices, or is packed.
+        # There is no second one of what lies on a disk or on several devices.
         places = {weight.device for weight in self.model.parameters()}
-        if len(places) == 1 and not getattr(self.model, "is_quantized", False):
+        if len(places) == 1:
             models["saved and loaded again, "] = _reload(self.model)
         for state, model in models.items():
             logits, looked_up = self._read(model, self.tokens)

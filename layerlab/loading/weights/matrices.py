@@ -6,6 +6,7 @@ from typing import Any
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.by_layer import find_targets, read_outlines, read_stored_tensors
 from layerlab.observe.architecture.effective_weights import effective_weights
+from layerlab.observe.architecture.packed_weights import read_parameters
 from layerlab.observe.architecture.weight_matrices import MatrixNames, WeightMatrix
 
 
@@ -50,11 +51,9 @@ def find_weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
     if subject.stored and subject.folder is not None:
         tensors = read_stored_tensors(subject.folder, str)
     else:
-        tensors = subject.model.named_parameters()
+        tensors = read_parameters(subject.model)
     found = []
     for name, tensor in tensors:
-        if tensor.device.type == "meta":
-            continue
         wide = tensor if tensor.dtype.itemsize > 1 else tensor.float()
         # One pass instead of four: what has a finite sum is finite.
         if bool(wide.sum().isfinite()) or bool((finite := wide.isfinite()).all()):

@@ -27,8 +27,10 @@ from layerlab.loading.weights.weightless import (
     check_number,
     is_quantised,
 )
+from layerlab.observe.architecture.packed_weights import decompress, read_parameters
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import listen, quiet_libraries
+from layerlab.system.offload import is_offloaded
 from layerlab.system.untrusted import trust
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
@@ -213,16 +215,18 @@ def weights(
         ) from error
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
-    except ImportError as error:
-        raise UserError(
-            f"{place!r} is quantized, or else needs a package that is not installed: "
-            f"{one_line(error)}"
-        ) from error
     except Exception as error:  # whatever stands in the files beside the weights
         message = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
+        # A method of quantisation may want a package, or a GPU.
+        if isinstance(error, ImportError) or is_quantised(config):
+            package = error.name if isinstance(error, ImportError) else None
+            install = f"; type pip install {package.partition('.')[0]}" if package else ""
+            message = f"{place!r} cannot be loaded here: {one_line(error)}{install}"
         raise UserError(message) from error
     _check_loaded(loading, f"the weights of {place!r}", type(model).__name__)
     _check_tied(model, place)
+    if not is_offloaded(model):
+        decompress(model)
     return model.eval()
 
 
@@ -278,15 +282,30 @@ def load_saved(folder: Path) -> PreTrainedModel:
         return weights(str(folder), configuration(folder), None, "auto", room=True)
 
 
+def check_changeable(model: PreTrainedModel) -> None:
+    """Refuse to change a model that is quantised, or whose weights are not all numbers.
+
+    Raises:
+        UserError: it is such a model.
+    """
+    if (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+        method = str.__str__(quantizer.quantization_config.quant_method)
+        raise UserError(
+            f"{type(model).__name__} is quantised ({method}), and packed weights cannot be changed;"
+            " expected a model in floating point, as that which it was made from"
+        )
+    check_finite(model)
+
+
 @torch.no_grad()  # a weight that was made in the inference mode takes part in nothing else
 def check_finite(model: PreTrainedModel) -> None:
-    """Refuse to change a model whose weights are not all numbers; one of them spoils every output.
+    """Refuse a model whose weights are not all numbers; one of them spoils every output.
 
     Raises:
         UserError: names the first tensor that holds NaN or an infinite number.
     """
-    for name, tensor in model.named_parameters():
-        if not tensor.is_floating_point() or tensor.device.type == "meta":
+    for name, tensor in read_parameters(model):
+        if not tensor.is_floating_point():
             continue
         # PyTorch does not look at numbers of 8 bits.
         sound = torch.isfinite(tensor.float() if tensor.dtype.itemsize == 1 else tensor)
@@ -308,9 +327,12 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
         )
     if differ := sorted(loading["mismatched_keys"]):
         name, stored, asked = differ[0]
+        mend = ""
+        if name.endswith("weight_zero_point"):  # compressed-tensors asks for unpacked ones
+            mend = '; write "dequantize": true into the quantization_config'
         raise UserError(
             f"{what} do not fit its config.json: {name} is stored as {tuple(stored)}, and "
-            f"{tuple(asked)} is asked for ({len(differ)} tensors differ)"
+            f"{tuple(asked)} is asked for ({len(differ)} tensors differ){mend}"
         )
     if (left := sorted(loading["unexpected_keys"])) and not trust.allows_unused():
         raise UserError(

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
-from layerlab.system.offload import check_held
+from layerlab.system.offload import check_unquantised
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
@@ -163,10 +163,10 @@ def check_runnable(model: nn.Module) -> None:
     """Refuse an emulation that could not run, before it begins.
 
     Raises:
-        UserError: no weights, or a kernel that is one with the model.
+        UserError: no plain weights, or a kernel that is one with the model.
     """
     name = type(model).__name__
-    check_held(model)
+    check_unquantised(model)
     kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if kind == "flex_attention":
         raise UserError(

@@ -16,7 +16,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from layerlab.errors import NotApplicable
-from layerlab.system.offload import parameter
+from layerlab.observe.architecture.packed_weights import is_scale, unpack
 from layerlab.system.torch_settings import evaluation_mode
 
 PARAMETRIZED = "parametrizations"
@@ -153,7 +153,7 @@ def _build_weight(module: nn.Module, name: str) -> Tensor | None:
                 return hook.compute_weight(module)
             if isinstance(hook, SpectralNorm) and hook.name == name:
                 return hook.compute_weight(module, do_power_iteration=False)
-        return parameter(module, name)
+        return unpack(module, name)
 
 
 def _base(module: nn.Module) -> nn.Module:
@@ -196,7 +196,7 @@ def _names(module: nn.Module) -> Iterator[str]:
     built = set()
     for name, value in module._parameters.items():
         base_name = next((name.removesuffix(end) for end in KEPT if name.endswith(end)), name)
-        if value is None or base_name in built:
+        if value is None or base_name in built or is_scale(module, name):
             continue
         if base_name != name and isinstance(module.__dict__.get(base_name), Tensor):
             built.add(base_name)

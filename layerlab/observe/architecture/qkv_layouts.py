@@ -176,7 +176,8 @@ def _finish(attention: nn.Module, found: Layout) -> Layout:
             refused["output"] = "its inputs are not the values of the heads"
     if found.output is None:
         refused.setdefault("output", "no output projection was found")
-    if getattr(attention, "v_scale", 1.0) != 1.0:
+    factor = getattr(attention, "v_scale", 1.0)  # a tensor is what a quantised cache is scaled by
+    if not isinstance(factor, Tensor) and factor != 1.0:
         refused["value"] = "values are scaled after their projection"
     return Layout(
         query=None if "query" in refused else query,

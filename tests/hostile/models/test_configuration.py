@@ -220,9 +220,13 @@ def test_several_at_once_are_no_traceback_either(shallow, change):
         ({"decoder": {}}, ""),
         (
             {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-            "a package that is not inst",
+            "cannot be loaded here: Loading a GPTQ",
         ),
-        ({"quantization_config": {"load_in_4bit": True}}, "a package that is not installed"),
+        ({"quantization_config": {"load_in_4bit": True}}, "cannot be loaded here: Using `b"),
+        (
+            {"quantization_config": {"quant_method": "nvfp4"}},
+            "cannot be loaded here: Loading pre-quantized",
+        ),
         ({"transformers_weights": {}}, "names other weights"),
     ],
 )
