@@ -59,8 +59,8 @@ PLACES = {
     "statement": "the theorem; `gated` where the feed-forward is, which theorems leave out",
     "format": "the number format, as it was asked for",
     "by": "component, layer, pair (of components), cross (component and layer); of `gap` also"
-    " token, operation and remedy",
-    "part": "what was rounded, alone",
+    " token, operation and remedy; of `swap` all, layer, and matrix in its block",
+    "part": "what was rounded, or swapped, alone",
     "component": "part of the block",
     "matrix": "name of the weight inside its block, without the number of an expert",
     "expert": "number of the expert, empty where the matrix is no expert's",

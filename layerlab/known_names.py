@@ -12,7 +12,7 @@ from layerlab.validation import short_repr, suggest
 MEASURES = tuple(
     """
     diversity dimension features stream lens ablation spectrum attention querykey matrices
-    lipschitz gain theorems rounding logits attribution gap gradients condition saliency
+    lipschitz gain theorems rounding logits attribution gap swap gradients condition saliency
     """.split()
 )
 # Those that need nothing but weights.

@@ -63,6 +63,7 @@ MEASURES: Mapping[str, KnownOptions] = {
         "cross": (False, _SWITCH),
     },
     "gap": {"a": ("torch-eager", _TEXT), "b": ("torch-sdpa", _TEXT), "tokens": (128, _PAIR)},
+    "swap": {"against": (None, Constraint(kind=str | None)), "tokens": (256, _PAIR)},
     "gradients": {"formats": _FORMATS, "tokens": (128, _PAIR)},
     "condition": {"tokens": (64, _PAIR)},
     "saliency": {

@@ -65,6 +65,7 @@ ORDER = (
     "logits",
     "attribution",
     "gap",
+    "swap",
     "gradients",
     "condition",
     "saliency",
@@ -73,6 +74,7 @@ ORDER = (
 ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
 FEATURES = "features"
+SWAP = "swap"
 BUILDING = ("PARTS", "VARIANTS")
 
 
@@ -347,6 +349,20 @@ def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
     if not wanted or any(measure.name == FEATURES for measure in chosen):
         return list(chosen)
     return sorted([*chosen, list_measures()[FEATURES]], key=_place)
+
+
+def with_swap(chosen: Sequence[Measure], against: str | None) -> list[Measure]:
+    """Return the measures with that of another checkpoint's weights where a user named one.
+
+    Example:
+        >>> [measure.options["against"] for measure in with_swap([], "base")]
+        ['base']
+    """
+    if against is None:
+        return list(chosen)
+    asked = next((one for one in chosen if one.name == SWAP), list_measures()[SWAP])
+    rest = [one for one in chosen if one.name != SWAP]
+    return sorted([*rest, asked.given(against=against)], key=_place)
 
 
 def _place(measure: Measure) -> tuple[int, str]:

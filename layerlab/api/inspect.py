@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, Literal
 
 import pandas as pd
@@ -36,6 +36,7 @@ from layerlab.plugins import (
     with_features,
     with_formats,
     with_saliency,
+    with_swap,
 )
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
@@ -75,6 +76,7 @@ def inspect(
     target: str | None = None,
     foil: str | None = None,
     features: bool = False,
+    against: File | None = None,
     weights: bool = False,
     load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
@@ -110,6 +112,8 @@ def inspect(
         target: with `saliency`, the word that is asked about; the predicted one if left out.
         foil: with `saliency`, a word of which is asked why it is not that.
         features: also show frequent tokens in three dimensions.
+        against: another checkpoint, such as the one that the models were quantized or tuned from,
+            to show which weights make them differ.
         weights: look at the weights alone: no text is read, and a folder is not loaded, but read a
             tensor at a time; the measures are those that need nothing else.
         load: Python files with measures of your own, or with the variant of a model.
@@ -130,7 +134,7 @@ def inspect(
     """
     unread = {"texts": texts, "input_ids": input_ids, "samples": samples, "context": context}
     unread |= {"saliency": saliency, "formats": formats, "features": features}
-    unread |= {"device": device, "dtype": dtype}
+    unread |= {"against": against, "device": device, "dtype": dtype}
     given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
     sizes = {"samples": samples, "context": context}
     read = no_text(unread) if weights else passage(texts, **given, **sizes)
@@ -138,6 +142,7 @@ def inspect(
     own = load_files(load, [str(one) for one in models if not isinstance(one, PreTrainedModel)])
     chosen = resolve_weights(measures, own) if weights else resolve(measures, own)
     chosen = with_formats(chosen, formats, backward)
+    chosen = with_swap(chosen, None if against is None else fspath(against))
     chosen = with_saliency(chosen, saliency, target, foil)
     job = InspectionRequest(
         models=models,

@@ -87,6 +87,14 @@ def inspect(
     features: Annotated[
         bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Show which weights make it differ from another checkpoint, as the one that it "
+            "was quantized or tuned from.",
+        ),
+    ] = None,
     weights: Annotated[
         bool,
         typer.Option("--weights", help="Look at the weights alone: no text, no forward pass."),
@@ -136,7 +144,7 @@ def inspect(
     check_lengths(context=context)
     unread = {"--text": text, "--context": context, "--formats": formats}
     unread |= {"--saliency": saliency, "--features": features}
-    unread |= {"--device": device, "--dtype": dtype}
+    unread |= {"--against": against, "--device": device, "--dtype": dtype}
     if weights:
         check_unread(unread)
     check_formats(formats)
@@ -144,7 +152,7 @@ def inspect(
     check_loads(load)
     if not load:
         check_measures(measures, weights=weights, text=saliency, target=target, foil=foil)
-    check_found(models or ())
+    check_found([*(models or ()), *([] if against is None else [against])])
     read: Any = None if weights else read_text(text, samples=counted, context=context)
 
     # Late: it needs torch, and what is refused above does not.
@@ -162,6 +170,7 @@ def inspect(
         target=target,
         foil=foil,
         features=features,
+        against=against,
         weights=weights,
         load=load or (),
         progress=not quiet,

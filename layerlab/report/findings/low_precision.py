@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.report.findings.attention import LARGEST_HALF
-from layerlab.report.findings.extremes import Peak, figure, peak
+from layerlab.report.findings.extremes import Peak, figure, peak, percent
 from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
 HEADROOM = 2.0  # Own: the next layer may double it
@@ -15,6 +15,8 @@ KURTOSIS = 100.0  # Own; he24 plots the quantity, 1 is an even stream and `width
 KURTOSIS_SHARE = 0.5  # Own: of the width, where that is the smaller
 MASSIVE = 100.0  # sun24, section 2; `massive` also asks for 1000 times the median
 CONDITION = 1e4  # Own
+FLIPPED = 0.05  # Own: one token in twenty
+LARGE = 0.1  # Own: share of the KL divergence
 CANCELLING = 2.0  # Own: times head_width; independent Gaussian weights have about 0.4 times
 
 
@@ -130,7 +132,31 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
     )
 
 
+def _swapped(readings: RuleData) -> Iterator[RuleHit]:
+    rows = readings.rows("swap", "share")
+    rows = rows[np.isfinite(rows["share"])] if len(rows) else rows
+    if rows.empty:
+        return
+    whole, parts = rows.iloc[0], rows[rows["by"] != "all"]
+    # What costs most for its size, of what costs much: most parts with most weights cost most.
+    large = parts[parts["share"] >= min(LARGE, parts["share"].max())]
+    top = large.iloc[int((large["share"] / large["weights"]).argmax())]
+    yield RuleHit(
+        severity="warning" if whole["flips"] > FLIPPED else "info",
+        sentence=f"it predicts otherwise than the other checkpoint by "
+        f"{figure(float(whole['kl']))} nats per token (KL), with another likeliest token at "
+        f"{percent(whole['flips'])} of them; the weights of {top['part']}, "
+        f"{percent(top['weights'] / whole['weights'])} of those that differ, alone make "
+        f"{percent(top['share'])} of that",
+        advice="Where the other checkpoint is what this one should be, keep this part in more "
+        f"digits first: that saves {percent(top['saved'])}.",
+        value=float(whole["flips"]),
+        threshold=FLIPPED,
+    )
+
+
 RULES = (
+    Rule("swapped", "swap", "Own limit", _swapped),
     Rule("overflow", "stream", "IEEE 754 binary16", _overflow, "largest"),
     Rule("kurtosis", "stream", "Own limit; he24", _kurtosis, "kurtosis"),
     Rule("massive", "stream", "sun24: above 100 and 1000 times the median", _massive, "largest"),
