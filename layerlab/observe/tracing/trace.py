@@ -285,7 +285,7 @@ class _Watcher:
             return None
         before = {one.part.number: one.heads for one in block_call.heard}
         first = sum(heads for number, heads in before.items() if number < part.number)
-        return replace(heard[0].record(0), first=first)
+        return replace(heard[0].record(), first=first)
 
     def rerun(self, block: nn.Module, block_call: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
@@ -314,7 +314,7 @@ class _Watcher:
             if len(heard) != 1 or (fault := heard[0].fault()):
                 fault = fault if len(heard) == 1 else f"it was heard {len(heard)} times"
                 raise NotApplicable(f"its attention on other features was not heard: {fault}")
-            return left.reshape(entered.shape[0], -1), heard[0].record(0)
+            return left.reshape(entered.shape[0], -1), heard[0].record()
 
         return attend
 

@@ -144,7 +144,7 @@ class Reading:
             return
         if any(call.biased for call in calls):
             self.notes.setdefault("score", f"score: not applicable, because {BIASED}")
-        gathered += [(part, call.record(0)) for call in calls]
+        gathered += [(part, call.record()) for call in calls]
 
     def _heads(self, parts: Sequence[AttentionPart], alike: Sequence[AttentionRecord]) -> None:
         """Read the heads of attention layers, each on one sequence, that are alike."""

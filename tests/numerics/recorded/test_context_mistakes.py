@@ -87,3 +87,12 @@ def test_what_a_text_was_read_beside_is_named(learned, name):
     assert found.is_bug and found.cause is not None and found.cause.name == cause
     assert found.forwards <= 30
     torch.testing.assert_close(dict(learned.named_parameters()), before, rtol=0, atol=0)
+
+
+@pytest.mark.full
+def test_texts_that_the_model_cannot_read_at_once_were_not_read_beside_each_other(learned):
+    texts = [torch.arange(20, 20 + size) for size in (70, 60)]
+    read = record(texts, lambda ids: 2 * learned(input_ids=ids[None]).logits[0])
+    names = [one.name for one in find(learned, read, CANDIDATES[:1]).causes]
+    assert "padding on the left attended to" in names
+    assert "the texts before each attended to" not in names

@@ -11,8 +11,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from layerlab.numerics.profiles.profile import load_profile
+from layerlab.numerics.recorded.explain import _find_excess, _list_outliers, _may_be
 from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.numerics.recorded.recorded_gap import Cause, ProfileFit, RecordedToken
 from layerlab.system.model_cache import cache_of, read_on
 from tests.numerics.recorded.recording import (
     CANDIDATES,
@@ -22,6 +24,7 @@ from tests.numerics.recorded.recording import (
     load_shallow,
     record,
     score,
+    tell,
 )
 
 BEGINNING = 1
@@ -333,3 +336,58 @@ def test_what_explains_half_is_told_where_something_else_is_left(model, pieces):
     assert found.is_bug and found.cause is None
     assert "each recorded a token too early leaves" in str(found).splitlines()[0]
     assert "and comes nearest; none that was tried explains it" in str(found)
+
+
+FAR = tuple(RecordedToken(text=1, place=at, token=3, error=-10.0) for at in (1, 2))
+WARM = Cause(name="warm", left=1.0, whole=2.0, sure=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "excess"),
+    [
+        ({"outliers": FAR}, 2.0, 200 / (98 * 4 + 200)),
+        ({}, 2.0, 0),
+        ({"is_beyond": True}, 1.0, 3 / 4),
+        ({"is_beyond": True, "share": 0.3}, 1.0, 0.7),
+        ({"is_beyond": True, "share": 0.1}, 1.0, 3 / 4),
+        # Its size is that of rounding, and its mean is not.
+        ({"is_beyond": True, "bias": -1.0}, 4.0, 1 / 4),
+        ({"is_beyond": True, "bias": 0.05}, 4.0, 0),
+        ({"causes": (WARM,)}, 2.0, 3 / 4),
+        ({"rms": 0.0}, 2.0, 0),
+    ],
+)
+def test_the_excess_is_the_share_of_squares_that_no_rounding_makes(given, size, excess):
+    found = tell(tokens=100, **{"rms": 2.0, "share": -5.0, **given})
+    assert _find_excess(found, size) == pytest.approx(excess)
+
+
+@pytest.mark.parametrize(
+    ("made", "size", "share", "may"),
+    [
+        (1.0, 0.6, 0.0, True),
+        (1.0, 0.4, 0.0, False),
+        (1.0, 1.9, 0.0, True),
+        (1.0, 2.1, 0.0, False),
+        (1.0, 9.0, 0.06, True),  # by its digits
+        (1e-3, 0.0, 0.0, True),  # below the floor nothing is seen
+        (1e-3, 0.019, 0.0, True),
+        (1e-3, 0.021, 0.0, False),
+    ],
+)
+def test_a_profile_may_have_made_what_is_as_large_as_its_own(made, size, share, may):
+    assert _may_be(ProfileFit(name="", emulated=share, rms=made), size, floor=0.01) == may
+
+
+def test_tokens_that_are_far_out_are_told_with_their_places():
+    records = [
+        TokenRecord(token_ids=ids, logprobs=(None, *[0.0] * (len(ids) - 1)))
+        for ids in ((5, 6, 7), (8, 9))
+    ]
+    recorded = [torch.tensor([-1.0, -3.0]), torch.tensor([-9.0])]
+    exact, outliers = torch.tensor([-1.0, -1.0, -4.0]), torch.tensor([False, True, True])
+    found = _list_outliers(records, recorded, exact, outliers)
+    assert [(one.text, one.place, one.token, one.error) for one in found] == [
+        (2, 1, 9, -5.0),
+        (1, 2, 7, -2.0),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from layerlab import builtin
 from layerlab.api.gap import run_model
@@ -22,7 +22,7 @@ from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import TemperatureFit
 from layerlab.numerics.recorded.rounding_limits import LEAST, find_limits
 from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate, fit_temperature
-from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record
+from tests.numerics.recorded.recording import CANDIDATES, EAGER, draw_model, find, load, record
 
 TRIALS = 100
 ALL = torch.ones(1, dtype=torch.bool)
@@ -117,6 +117,30 @@ def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told():
     assert fit_temperature(flat, flat, [flat], (flat, flat)) is None
 
 
+@pytest.mark.parametrize("warmth", [0.93, 1.07])
+def test_a_temperature_without_noise_is_fitted_beside_float32(warmth):
+    logits, targets, slopes = draw(0)
+    exact, known = score(logits, targets), ALL.expand(len(targets))
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    recorded = score(logits, targets, warmth)
+    found = fit_temperature(recorded, exact, [exact + 0.1 * noise], slopes.select(known))
+    assert found is not None and found.value == pytest.approx(warmth, rel=1e-3)
+    assert found.left < 0.01 < found.whole
+
+
+def test_what_a_profile_makes_of_all_tokens_alike_is_no_temperature():
+    logits, targets, slopes = draw(0)
+    exact, known = score(logits, targets), ALL.expand(len(targets))
+    noise = torch.randn(2, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    slope, _ = slopes.select(known)
+    recorded = exact + 0.008 * slope + 1e-3 * noise[0]
+    for drift, applied in ((0.01, False), (0.0, True)):
+        profile = exact + drift * slope + 0.02 * noise[1]
+        found = fit_temperature(recorded, exact, [profile], slopes.select(known))
+        assert found is not None and found.is_applied == applied
+        assert found.value == pytest.approx(1 / 1.008, abs=5e-4)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("warmth", [0.99, 1.01])
 def test_a_slight_temperature_is_a_bug(model, pieces, warmth):
@@ -186,19 +210,6 @@ def test_no_temperature_is_none(model, pieces, name):
         assert found.temperature is not None and not found.temperature.is_applied
         assert not found.is_bug and found.excess == 0
         assert f"temperature         {found.temperature}" in str(found)
-
-
-def draw_model() -> Any:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    config = LlamaConfig(
-        vocab_size=300,
-        num_attention_heads=2,
-        initializer_range=0.2,
-        attn_implementation="eager",
-        **sizes,  # type: ignore[arg-type]
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 def read_cast(ids: Tensor) -> Any:

@@ -298,3 +298,22 @@ def test_a_subject_has_the_same_parts(tiny):
     assert not isinstance(patient.stack, str)
     assert [one.heads for one in parts_of(model).values()] == [4, 4]
     assert all(set(one.sublayers) == {"attention", "ffn"} for one in parts_of(model).values())
+
+
+@torch.no_grad()
+def test_what_is_taken_out_of_a_block_stays_in_those_that_share_its_modules(tiny):
+    shared, apart = tiny("llama"), tiny("llama")
+    first, second = shared.model.layers
+    second.self_attn, second.mlp = first.self_attn, first.mlp
+    for parameter in first.parameters():
+        parameter.mul_(8 if parameter.dim() > 1 else 1)
+    apart.load_state_dict(shared.state_dict())
+    rows: list[Removal | None] = [Removal(component="head", head=1)]
+    rows += [Removal(component="attention"), Removal(component="ffn")]
+    found = without(shared, 0, rows)
+    attention, ffn = WEIGHTS["llama"]
+    width = width_of(apart, 0, attention) // 4
+    hand = [by_hand(apart, 0, attention, slice(width, 2 * width))]
+    hand += [by_hand(apart, 0, path) for path in (attention, ffn)]
+    for one, other in zip(found, hand, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)

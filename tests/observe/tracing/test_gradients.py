@@ -11,6 +11,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing import gradients as module
 from layerlab.observe.tracing.gradients import (
+    are_logits,
     logits_and_gradient,
     next_token_loss,
     stream_gradients,
@@ -66,6 +67,15 @@ def test_the_loss_of_many_rows_is_taken_in_pieces(monkeypatch):
     found = next_token_loss(CausalLMOutput(logits=logits), tokens)
     torch.testing.assert_close(found, expected)
     assert next_token_loss(CausalLMOutput(logits=logits[:, :1]), tokens[:1]).isnan()
+
+
+def test_logits_have_an_entry_for_each_token():
+    tokens = torch.arange(9)
+    for entries, whole in ((9, True), (8, False)):
+        logits = torch.randn(1, 9, entries)
+        assert are_logits(logits, tokens) == whole
+        assert bool(next_token_loss(CausalLMOutput(logits=logits), tokens).isfinite()) == whole
+    assert not are_logits(logits[0], tokens) and not are_logits(None, tokens)
 
 
 @contextmanager

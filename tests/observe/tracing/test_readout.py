@@ -11,7 +11,7 @@ from layerlab import build
 from layerlab.errors import NotApplicable
 from layerlab.known_names import VARIANTS
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.observe.tracing.readout import Answer, answer, reading_out
+from layerlab.observe.tracing.readout import Answer, answer, reading_out, spread
 from tests.families.recipe import FAMILIES, UNBUILT
 from tests.families.recipe import build as family
 
@@ -213,3 +213,8 @@ def test_a_model_without_a_place_for_the_head_gives_the_same(tiny):
         whole = model(input_ids=TEXT[None], use_cache=False).logits[0]
     assert torch.equal(answered(model).logits, whole[PLACES])
     assert torch.equal(read(model, -1), whole[PLACES])
+
+
+@pytest.mark.parametrize(("count", "most", "found"), [(28, 3, [0, 14, 27]), (3, 16, [0, 1, 2])])
+def test_positions_are_spread_from_the_first_to_the_last(count, most, found):
+    assert spread(count, most).tolist() == found

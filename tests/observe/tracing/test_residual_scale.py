@@ -70,6 +70,36 @@ def test_a_large_channel_in_bf16_makes_no_factor():
     assert factor(branch, [x + 3 * other], [x], []) is None
 
 
+def test_a_factor_near_one_is_found_where_rounding_is_no_reason():
+    """Of the 8 units that a sum may be off, it is off by two and a half."""
+    size, draw = 100.0, torch.Generator().manual_seed(0)
+    x, branch = torch.full((12, 64), size), torch.randint(2, (12, 64), generator=draw) * 2.0 - 1
+    unit = SLACK * EPS * (size + 1)
+    scale = 1 + 0.3 * unit
+    found = factor(branch, [(x.double() + scale * branch).float()], [x], [])
+    assert found is not None and abs(found - scale) < 0.1 * unit
+    assert factor(branch, [(x.double() + (1 + 0.1 * unit) * branch).float()], [x], []) == 1
+
+
+def test_what_rounding_hides_of_a_branch_blurs_no_factor():
+    draw = torch.Generator().manual_seed(0)
+    x, branch = torch.full((12, 1001), 100.0), 1e-5 * torch.randn(12, 1001, generator=draw)
+    branch[:, 0] = 10 * SLACK * EPS * 100
+    assert factor(branch, [x + 1.05 * branch], [x], []) == pytest.approx(1.05, abs=0.01)
+
+
+def test_a_branch_that_was_rounded_before_is_seen_in_a_wider_sum():
+    x, branch, _ = drawn(0, 3)
+    assert factor(branch.bfloat16(), [x + branch], [x], []) == 1
+
+
+def test_the_last_tokens_all_join():
+    x, branch, noise = drawn(0, 3)
+    last, one = x + branch, x + branch
+    last[:4], one[:11] = noise[:4], noise[:11]
+    assert factor(branch, [last], [x], []) == 1 and factor(branch, [one], [x], []) is None
+
+
 def test_a_branch_of_nothing_joins_nowhere():
     x = torch.ones(4, 6)
     assert factor(torch.zeros(4, 6), [x], [x], []) is None

@@ -12,7 +12,7 @@ from transformers.masking_utils import eager_mask
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy, first_tensor, with_first
-from layerlab.observe.tracing.trace import trace
+from layerlab.observe.tracing.trace import Trace, _Watcher, trace
 from layerlab.records.layer_names import EMBEDDING
 
 FAMILIES = ["gpt2", "openai-gpt", "llama"]
@@ -279,16 +279,13 @@ def test_an_attention_of_the_users_is_heard_as_it_is(tiny):
             found = model(input_ids=TOKENS[None], output_hidden_states=True)
         layers, told = traced(model)
         assert all(torch.equal(layers[n].stream, found.hidden_states[n][0]) for n in (0, 1))
-        assert told.loss_nats == [pytest.approx(float(_loss(found.logits[0])), abs=1e-5)]
+        loss = functional.cross_entropy(found.logits[0, :-1].double(), TOKENS[1:])
+        assert told.loss_nats == [pytest.approx(float(loss), abs=1e-5)]
         assert "it is not plain attention" in told.silent[0]
         assert model.config._attn_implementation == "doubled"
     finally:
         AttentionInterface._global_mapping.pop("doubled")
         AttentionMaskInterface._global_mapping.pop("doubled")
-
-
-def _loss(logits):
-    return functional.cross_entropy(logits[:-1].double(), TOKENS[1:])
 
 
 def test_attention_is_checked_on_every_sequence(tiny):
@@ -346,10 +343,20 @@ def test_where_the_stream_has_another_shape_only_attention_is_handed_out(tiny):
     model.transformer.drop.register_forward_hook(
         lambda module, args, output: output.transpose(0, 1)
     )
-    layers, found = traced(model)
+    layers, found = traced(model, gradient=True)
     assert "of shape (28, 1, 16), not batch x token x width" in found.no_stream
     assert [layer.attention.layer for layer in layers] == [0, 1]
-    assert not any(layer.stream.numel() for layer in layers)
+    assert not any(layer.stream.numel() or layer.gradient is not None for layer in layers)
+
+
+def test_a_stream_has_a_place_for_each_token_and_one_width(tiny):
+    def fit(stream, *entered):
+        watcher = _Watcher(anatomy(tiny("gpt2")), 0, TOKENS, print, {}, Trace())
+        watcher.fit(torch.ones(stream), torch.ones(entered or stream))
+        return str(watcher.found.no_stream)
+
+    assert fit((1, 28, 16)) == "None" and "29 positions for 28 tokens" in fit((1, 29, 16))
+    assert "16 channels on as 8" in fit((1, 28, 8), 1, 28, 16)
 
 
 def test_a_block_that_drops_the_batch_axis_is_read_as_one_that_keeps_it(tiny):
@@ -384,9 +391,10 @@ def test_logits_of_other_positions_than_the_tokens_have_no_loss_and_no_gradient(
     assert len(layers) == 3 and all(layer.gradient is None for layer in layers)
 
 
-def test_blocks_that_run_twice_are_refused(tiny):
+@pytest.mark.parametrize("block", [0, 1])
+def test_blocks_that_run_twice_are_refused(tiny, block):
     model = tiny("gpt2")
-    first, second = model.transformer.h
-    second.register_forward_hook(lambda module, args, output: first(*args))
+    again = model.transformer.h[block]
+    model.transformer.ln_f.register_forward_pre_hook(lambda module, args: (again(*args)[0],))
     with pytest.raises(NotApplicable, match="more than once in one forward"):
         traced(model)

@@ -98,3 +98,84 @@ def test_scores_that_are_widened_are_held_against_the_precision_of_their_factors
         assert "query" not in verify_weights(weights, *given).refused
         wrong = replace(weights, query=weights.query.flip(0))
         assert "query" in verify_weights(wrong, *given).refused
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("window", [None, 7])
+def test_what_is_attained_is_the_largest_product_of_inputs_of_norm_one(sign, window):
+    weights, attended, entered, *_ = grouped(16)
+    assert weights.query is not None and weights.key is not None
+    entered[5] = 0
+    query, key = entered @ weights.query.mT, entered @ weights.key.mT
+    weights = replace(weights, scaling=0.5 * sign)
+    attended = replace(attended, query=query, key=key, scaling=0.5 * sign, window=window)
+    found = verify_weights(weights, attended, entered)
+    assert found.attained is not None and found.window == window and not found.refused
+    unit = torch.nn.functional.normalize(entered, dim=-1)
+    place = torch.arange(len(entered))
+    past = (place <= place[:, None]) & (place > place[:, None] - (window or len(entered)))
+    for head, one in enumerate(found.attained):
+        products = (unit @ weights.query[head].T) @ (unit @ weights.key[head // 2].T).T
+        assert float(one) == pytest.approx(float(products[past].abs().max()), rel=1e-5)
+    # What is clipped is not the weights' alone.
+    assert verify_weights(replace(weights, clip=1e3), attended, entered).attained is None
+
+
+def test_outputs_of_two_heads_in_the_place_of_each_other_are_refused():
+    weights, *given = grouped(16)
+    assert weights.output is not None
+    swapped = weights.output[[1, 0, *range(2, 16)]]
+    assert set(verify_weights(replace(weights, output=swapped), *given).refused) == {"output"}
+
+
+def turn(features: torch.Tensor, start: int) -> torch.Tensor:
+    """Rotate pairs of a head's entries by the place of each token."""
+    one, other = features.chunk(2, -1)
+    angle = (torch.arange(features.shape[1])[:, None] + start) / torch.tensor([1.0, 5, 25, 125])
+    sine, cosine = angle.sin(), angle.cos()
+    return torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1)
+
+
+@pytest.mark.parametrize("start", [0, 7, None])
+def test_entries_that_are_turned_are_compared_where_they_are_not(start):
+    weights, attended, entered, *_ = grouped(4)
+    assert weights.query is not None and attended.query is not None and attended.key is not None
+    turned = (
+        turn(one, start or 3) if start != 0 else turn(one, 0)
+        for one in (attended.query, attended.key)
+    )
+    attended = replace(attended, **dict(zip(("query", "key"), turned, strict=True)))
+    weights = replace(weights, rotary=1.0)
+    assert not verify_weights(weights, attended, entered, start=start).refused
+    # Entries in another order have the same length, at every place.
+    wrong = replace(weights, query=weights.query.flip(1))
+    assert ("query" in verify_weights(wrong, attended, entered, start=start).refused) == (
+        start == 0
+    )
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_an_input_that_no_norm_can_give_is_refused(norm):
+    weights, attended, entered, *_ = grouped(2)
+    width = entered.shape[-1]
+    centred = entered - entered.mean(-1, keepdim=True) if norm == "layer" else entered
+    normed = centred / centred.square().mean(-1, keepdim=True).sqrt()
+    gain = torch.linspace(0.5, 2, width)
+    weights = replace(weights, gain=gain, norm=norm, query=None, value=None, output=None)
+
+    def is_refused(given: torch.Tensor) -> bool:
+        return "gain" in verify_weights(weights, attended, given).refused
+
+    assert not is_refused(gain * normed) and not is_refused(gain * normed * 0.5)
+    assert is_refused(gain * normed * 1.01)
+    lifted = (normed + 1) / 2  # its square is no larger, and its mean is not 0
+    assert is_refused(gain * lifted) == (norm == "layer")
+
+
+def test_a_key_that_one_head_may_not_use_is_told():
+    weights, attended, entered, *_ = grouped(4)
+    seen = torch.ones(4, 300, 300, dtype=torch.bool)
+    assert not verify_weights(weights, replace(attended, bias=seen), entered).refused
+    seen[2, 299, 17] = False
+    refused = verify_weights(weights, replace(attended, bias=seen), entered).refused
+    assert refused == {"scores": "row 299 uses 299 keys where 300 were expected"}

@@ -54,21 +54,21 @@ class AttentionCall:
     biased: bool = False
     output: Tensor | None = None
 
-    def record(self, row: int) -> AttentionRecord:
-        """Return the record of one sequence of the batch."""
+    def record(self) -> AttentionRecord:
+        """Return the record of the first sequence of the batch."""
         return AttentionRecord(
             layer=self.part.block,
             name=self.part.name,
             scaling=self.scaling,
-            query=_row(self.query, row),
-            key=_row(self.key, row),
-            value=_row(self.value, row),
+            query=_first(self.query),
+            key=_first(self.key),
+            value=_first(self.value),
             softcap=self.softcap,
-            bias=_join(_row(self.mask, row), _row(self.bias, row), self.keys),
+            bias=_join(_first(self.mask), _first(self.bias), self.keys),
             causal=self.causal,
             window=self.window,
             sinks=self.sinks,
-            scores=_row(self.scores, row),
+            scores=_first(self.scores),
             biased=self.biased,
         )
 
@@ -91,7 +91,7 @@ class AttentionCall:
         """
         if self.output is None or self.value is None or self.output.dim() != 4:
             return None
-        record, output = self.record(0), self.output[0]
+        record, output = self.record(), self.output[0]
         rows = slice(max(0, record.tokens - CHECKED_ROWS), record.tokens)
         exact = torch.promote_types(output.dtype, torch.float32)
         weights, value = record.weights(rows=rows, dtype=exact), self.value[0].to(exact)
@@ -115,8 +115,8 @@ class AttentionCall:
         return f"softmax(q k) v differs from its output by {gap:.1e}: it is not plain attention"
 
 
-def _row(tensor: Tensor | None, row: int) -> Tensor | None:
-    return None if tensor is None else tensor[row % tensor.shape[0]]
+def _first(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor[0]
 
 
 def _join(mask: Tensor | None, bias: Tensor | None, keys: int) -> Tensor | None:

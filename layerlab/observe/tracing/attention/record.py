@@ -28,7 +28,7 @@ class AttentionRecord:
         bias: added to the scores after softcap; -inf (or the dtype's lowest number) forbids a key;
             or boolean: the keys that are allowed.
         causal: row i may use keys 0..i only; on top of `bias`.
-        window: row i may use its last `window` keys only.
+        window: row i may use its last `window` keys only; of a causal record.
         sinks: one extra score per head that takes probability and gives no value.
         scores: what the softmax received, for families that hand over neither query nor key.
         biased: whether `scores` hold more than scaled q.k, as ALiBi; then `logits` do, too.

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord, group_alike, join
 
 
 def random(heads=4, kv_heads=2, tokens=12, width=8, seed=0, **options):
@@ -98,3 +98,85 @@ def test_asking_for_weights_leaves_the_record_as_it_was():
     seen = AttentionRecord(layer=0, name="attention", scores=scores.clone())
     seen.weights()
     assert torch.equal(seen.logits(), scores)
+
+
+@st.composite
+def records(draw):
+    """A record of any rules, and the matrix that they say, entry by entry."""
+    tokens, older = draw(st.integers(1, 9)), draw(st.integers(0, 3))
+    causal = draw(st.booleans())
+    window = draw(st.none() | st.integers(1, 9)) if causal else None
+    seed, kind = (
+        draw(st.integers(0, 99)),
+        draw(st.sampled_from(["none", "bool", "lowest", "added"])),
+    )
+    generator = torch.Generator().manual_seed(seed)
+    query, key = (
+        torch.randn(size, 4, generator=generator, dtype=torch.float64).expand(heads, -1, -1)
+        for heads, size in ((4, tokens), (2, tokens + older))
+    )
+    shape = (draw(st.sampled_from([1, 4])), tokens, tokens + older)
+    bias = torch.randn(shape, generator=generator, dtype=torch.float64)
+    scores = (query @ key.repeat_interleave(2, 0).mT) * 0.3
+    for head in range(4):
+        for row in range(tokens):
+            for column in range(tokens + older):
+                one, place = bias[head % shape[0], row, column], row + older
+                if kind == "added":
+                    scores[head, row, column] += one
+                ahead, behind = causal and column > place, column <= place - (window or 99)
+                masked = kind in ("bool", "lowest") and one > 1 and column != place
+                if ahead or behind or masked:
+                    scores[head, row, column] = -torch.inf
+    # A key that is its own is never masked, so that each row has one.
+    own = torch.eye(tokens, tokens + older, dtype=torch.bool).roll(older, -1)
+    seen = (bias <= 1) | own
+    given = {
+        "none": None,
+        "added": bias,
+        "bool": seen,
+        "lowest": torch.zeros_like(bias).masked_fill(~seen, torch.finfo(bias.dtype).min * 0.9),
+    }[kind]
+    record = AttentionRecord(
+        layer=0,
+        name="attention",
+        scaling=0.3,
+        query=query,
+        key=key,
+        bias=given,
+        causal=causal,
+        window=window,
+    )
+    return record, scores.softmax(-1)
+
+
+@given(drawn=records(), rows=st.tuples(st.integers(0, 8), st.integers(1, 9)))
+@settings(max_examples=200)
+def test_weights_are_those_of_the_rules_entry_by_entry(drawn, rows):
+    record, expected = drawn
+    part = slice(rows[0], sum(rows))
+    found = record.weights(slice(1, 3), part, torch.float64)
+    torch.testing.assert_close(found, expected[1:3, part])
+    allowed = record.allowed_keys(slice(1, 3), part).expand_as(found)
+    assert torch.equal(allowed, expected[1:3, part] > 0)
+
+
+def test_records_are_joined_that_differ_in_nothing_but_their_numbers():
+    mask = torch.zeros(1, 12, 12)
+    alike = [random(seed=seed, sinks=torch.arange(4.0)) for seed in range(2)]
+    other = [
+        random(),  # sinks are another rule
+        random(window=3),
+        random(softcap=1.0),
+        random(causal=False),
+        random(bias=mask),
+        random(bias=mask.clone()),
+        random(bias=mask.expand(4, -1, -1)),
+        random(tokens=11),
+    ]
+    groups = group_alike([alike[0], *other, alike[1], other[5]])
+    assert [0, 9] in groups and [6, 10] in groups and len(groups) == len(other) + 1
+    headed = random(bias=mask.expand(4, -1, -1))
+    assert group_alike([headed, headed]) == [[0], [1]]
+    whole = join(alike).weights()
+    torch.testing.assert_close(whole, torch.cat([one.weights() for one in alike]))
