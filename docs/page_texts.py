@@ -2,7 +2,7 @@
 
 # What rows are named by and no file declares.
 KINDS = (
-    *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
+    *("stream", "attention", "ffn", "upper", "lower", "component", "pair", "matrix"),
     *("residual stream", "weights (stored)", "behind the blocks", "experts chosen otherwise"),
     *("operation", "remedy", "router", "by layer", "by token", "by remedy", "LM head"),
     *("{plain} unless widened", "one in {every}", "summed as {sums}", "normalized", "unnormalized"),

@@ -132,9 +132,9 @@ def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """
     folder = Path(model)
     if not folder.is_dir() and model not in builtin.NAMES:
-        from layerlab.loading.folders import fetch  # late: most files come without a model
+        from layerlab.loading.folders import find_folder  # late: most files come without a model
 
-        folder = fetch(model, with_weights=False)
+        folder = find_folder(model, with_weights=False)
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
         with suppress(OSError, ValueError, AttributeError):
             saved = read_json(config).get("files")

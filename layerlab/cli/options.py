@@ -51,7 +51,7 @@ Load = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-MODELS = "Hub id, local folder, or built-in name."
+MODELS = "Hub id, local folder, .gguf file, or built-in name."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODELS)]
 RecipeArgument = Annotated[
     str | None,
@@ -60,7 +60,9 @@ RecipeArgument = Annotated[
 FieldOption = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
 ModelOrDefault = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="Hub id, folder, or built-in.  [default: pre-norm]"),
+    typer.Argument(
+        metavar="MODEL", help="Hub id, folder, .gguf file, or built-in.  [default: pre-norm]"
+    ),
 ]
 
 # Where logs of other trainers have what is judged.

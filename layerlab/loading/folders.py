@@ -80,7 +80,7 @@ def check_single(folder: Path) -> None:
             )
         raise UserError(
             f"{str(folder)!r} has no config.json; expected a saved transformers model"
-            f"{_meant(folder)}"
+            f"{_suggest_inside(folder)}"
         )
     if (folder / ADAPTER).is_file():
         raise UserError(
@@ -89,7 +89,7 @@ def check_single(folder: Path) -> None:
         )
 
 
-def _meant(folder: Path) -> str:
+def _suggest_inside(folder: Path) -> str:
     """Return, as the end of an error, which folder or file inside may have been meant."""
     models = sorted(str(path.parent) for path in folder.glob("*/config.json"))
     models += sorted(str(path) for path in folder.glob(f"*{ENDING}"))
@@ -134,7 +134,7 @@ def check_weights(folder: Path) -> None:
         )
     raise UserError(
         f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
-        f"{_meant(folder)}"
+        f"{_suggest_inside(folder)}"
     )
 
 

@@ -1,11 +1,16 @@
 """Unpacks a GGUF file of llama.cpp into a folder that is read as any other model's."""
 
 import hashlib
+import io
 import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerlab.console.tables import printable
 from layerlab.errors import UserError, describe_install
@@ -14,10 +19,16 @@ from layerlab.system.files import check_regular, write_folder
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.untrusted.trust import load_pretrained
+from layerlab.version import VERSION
+
+if TYPE_CHECKING:
+    from layerlab.loading.weights.gguf_header import GgufHeader
 
 ENDING = ".gguf"
+NAME = f"model{ENDING}"  # for transformers
 HOUR = 3600.0  # seconds for another process that unpacks the same file
-FREE = "set LAYERLAB_CACHE to a folder with room that can be written"
+FREE = "set LAYERLAB_CACHE to another folder"
+_CONFIG = re.compile(r"(the model of )?config\.json in ''")  # which a file of this kind has not
 _LOG = logging.getLogger("layerlab")
 
 
@@ -36,7 +47,8 @@ def unpack_gguf(file: Path) -> Path:
 
     check_regular(file)
     found = file.stat()
-    state = f"{file.resolve()} {found.st_size} {found.st_mtime_ns}"
+    times = f"{found.st_mtime_ns} {found.st_ctime_ns}"  # a copy may keep the first
+    state = f"{file.resolve()} {found.st_size} {times} {version('transformers')} {VERSION}"
     key = hashlib.sha256(state.encode()).hexdigest()[:12]
     folder = cache_folder() / "gguf" / f"{file.stem}-{key}"
     if not folder.is_dir():
@@ -48,33 +60,88 @@ def unpack_gguf(file: Path) -> Path:
 
 
 def _unpack(file: Path, into: Path) -> None:
+    # transformers' bars are no part of its logs.
+    with quiet_libraries(), redirect_stderr(io.StringIO()):
+        # Beside nothing else: transformers reads further settings from the folder.
+        with TemporaryDirectory() as alone, _explain(file, alone):
+            (Path(alone) / NAME).symlink_to(file.resolve())
+            read = _read(file, alone)
+        for one in read:
+            one.save_pretrained(into)
+
+
+def _read(file: Path, alone: str) -> list[Any]:
+    """Return the model of a file, and its tokenizer where transformers reads that.
+
+    Args:
+        alone: the folder of a link to it, by `NAME`.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    # Beside nothing else: transformers reads further settings from the folder.
-    with TemporaryDirectory() as alone, quiet_libraries():
-        name = f"model{ENDING}"
-        (Path(alone) / name).symlink_to(file.resolve())
-        load = partial(_load, file, alone, gguf_file=name)
-        config = load(AutoConfig)
-        model = load(
-            AutoModelForCausalLM,
-            config=config,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-        )
-        tokenizer = load(AutoTokenizer)
+    from layerlab.loading.weights.gguf_header import GgufHeader
+
+    header = GgufHeader(file)
+    load = partial(load_pretrained, source=alone, gguf_file=NAME)
+    config = load(AutoConfig)
+    header.complete(config)
+    _check_size(config, header)
+    model, told = load(
+        AutoModelForCausalLM,
+        config=config,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    _check_read(model, told, header)
     model.hf_quantizer = None  # it saves nothing, and has done its work
     vars(model.config).pop("quantization_config", None)
-    model.save_pretrained(into)
-    tokenizer.save_pretrained(into)
+    return [model, *([load(AutoTokenizer)] if header.has_tokenizer() else [])]
 
 
-def _load(file: Path, place: str, kind: Any, **options: Any) -> Any:
+def _check_size(config: Any, header: "GgufHeader") -> None:
+    """Refuse what the weights in the file cannot be those of, or what memory cannot hold."""
+    from layerlab.loading.weights.weightless import empty
+    from layerlab.system.hardware import free_memory
+
     try:
-        return load_pretrained(kind, place, **options)
-    except (UserError, MemoryError):
+        bare = empty(config, "", header.list_outlines())
+    except UserError as error:
+        raise ValueError(_CONFIG.sub("it", str(error).partition(";")[0])) from error
+    need, free = 4 * bare.num_parameters(), free_memory("cpu")
+    if need > free:
+        raise MemoryError(f"{need / 2**30:.1f} GiB of weights, and {free / 2**30:.1f} are free")
+
+
+def _check_read(model: Any, told: Mapping[str, Any], header: "GgufHeader") -> None:
+    """Refuse a model whose weights are not all those of the file."""
+    if missing := sorted(told["missing_keys"]):
+        raise ValueError(
+            f"{len(missing)} tensors of {type(model).__name__} are not in it (first: {missing[0]})"
+        )
+    if differ := sorted(told["mismatched_keys"]):
+        name, stored, asked = differ[0]
+        raise ValueError(f"{name} is stored as {tuple(stored)}, and {tuple(asked)} is asked for")
+    if unread := header.list_unread(model):
+        raise ValueError(
+            f"{type(model).__name__} has no place for {len(unread)} of its tensors (first: "
+            f"{unread[0]})"
+        )
+
+
+@contextmanager
+def _explain(file: Path, place: str) -> Iterator[None]:
+    """Say in one line why a file cannot be read."""
+    try:
+        yield
+    except (UserError, OSError):
         raise
+    except MemoryError as error:
+        raise UserError(
+            f"{file} does not fit into memory: {error or 'there is too little'}; take a machine "
+            "with more"
+        ) from error
     except ImportError as error:
         raise UserError(
             f"{file} is read with the package gguf, which is not installed; "

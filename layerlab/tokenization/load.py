@@ -79,7 +79,8 @@ def load_folder(folder: Path, name: str) -> Any:
         what = f"the tokenizer {name}"
         check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
     tokenizer = stop_dropout(_load(folder), name)
-    special = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
+    special = {one.content for one in tokenizer.added_tokens_decoder.values() if one.special}
+    special |= {*tokenizer.all_special_tokens}
     if set(tokenizer.get_vocab()) <= special:  # made up by transformers, which found no file
         raise LookupError("there is no vocabulary")
     check_tokenizer(tokenizer, name)

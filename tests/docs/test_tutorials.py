@@ -27,6 +27,8 @@ PROMISED = {
         "look/report.html",
         "pair/report.html",
         "rounded/report.html",
+        "It predicts otherwise than the other checkpoint by",
+        "quantized/report.html",
     ),
     "tutorials/inspect.md": (
         "relative_residual",

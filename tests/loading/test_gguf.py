@@ -1,7 +1,12 @@
 """GGUF files: the numbers that their blocks stand for, unpacked once."""
 
+import os
+import resource
+import struct
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -12,6 +17,7 @@ from layerlab.loading.model import load_model
 from tests.support.gguf_file import TOKENS, write_gguf
 from tests.support.refused import refuses
 
+MEASURE = Path(__file__).resolve().parents[2] / "examples" / "own_measure.py"
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 64}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
@@ -65,6 +71,138 @@ def test_a_file_that_is_cut_off_is_refused_and_leaves_nothing(model, kept, tmp_p
     file.write_bytes(file.read_bytes()[:kept])
     refuses("small.gguf is no GGUF model that transformers reads: ", load_model, str(file))
     assert not list(cache.glob("gguf/*"))
+
+
+MIXTURE = [f"blk.{layer}.ffn_{one}.weight" for layer in (0, 1) for one in ("gate", "up", "down")]
+
+
+@pytest.mark.parametrize(
+    ("without", "change", "reason"),
+    [
+        (
+            ["blk.1.ffn_down.weight"],
+            None,
+            "1 tensors of LlamaForCausalLM are not in it .first: model.lay",
+        ),
+        (MIXTURE, None, "6 tensors of LlamaForCausalLM are not in it"),
+        (
+            [],
+            lambda writer: writer.add_tensor("blk.0.attn_q.bias", np.ones(64, np.float32)),
+            "has no place for 1 of its tensors .first: blk.0.attn_q.bias",
+        ),
+        ([], lambda writer: writer.add_uint16("split.count", 2), "it is one of 2 parts"),
+        ([], lambda writer: writer.add_rope_scaling_type(_Kind("ntk")), "scaled by 'ntk'"),
+        (["token_embd.weight", "output.weight"], None, "are not in it"),
+    ],
+)
+def test_a_file_that_is_not_the_whole_model_is_refused(model, without, change, reason, tmp_path):
+    file = tmp_path / "small.gguf"
+    write_gguf(model, file, "Q8_0", without=without, change=change)
+    refuses(f"small.gguf is no GGUF model that transformers reads: .*{reason}", load_model, file)
+
+
+class _Kind(str):
+    value = property(str)
+
+
+def array(length):
+    """A file that says that its only field is an array of so many bytes."""
+    name = b"general.architecture"
+    head = struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(name)) + name
+    return head + struct.pack("<IIQ", 9, 0, length)
+
+
+def test_a_claim_of_more_than_a_file_holds_costs_no_memory(model, tmp_path):
+    file = tmp_path / "small.gguf"
+    file.write_bytes(array(10**7))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refuses("it ends before what it says that it holds", load_model, file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+    write_gguf(model, file, "Q8_0")
+    content = file.read_bytes()
+    for name, value in (("block_count", 10**6), ("feed_forward_length", 10**9)):
+        at = content.index(f"llama.{name}".encode()) + len(f"llama.{name}") + 4
+        file.write_bytes(content[:at] + struct.pack("<I", value) + content[at + 4 :])
+        refuses("small.gguf is no .*: it (says|describes) 1?[0-9,]+ ", load_model, file)
+
+
+ROPE = {"rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 16}
+BENT = {**ROPE, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "linear", **ROPE}, {"rope_type": "yarn", **ROPE}])
+def test_scaled_positions_are_read(rope, tmp_path):
+    check_positions(rope, tmp_path / "small.gguf", scaled)
+
+
+def test_frequencies_that_are_divided_one_by_one_are_read(tmp_path):
+    def divide(writer):
+        plain = 1e4 ** (-np.arange(0, 16, 2) / 16)
+        found = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, rope_parameters=dict(BENT)))
+        factors = plain / found.model.rotary_emb.inv_freq.numpy()
+        writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
+
+    check_positions(BENT, tmp_path / "small.gguf", lambda writer, rope: divide(writer))
+
+
+def scaled(writer, rope):
+    writer.add_rope_scaling_type(_Kind(rope["rope_type"]))
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
+def check_positions(rope, file, write):
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, **HEADS, rope_parameters=dict(rope), tie_word_embeddings=False)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(8.0 if one.dim() > 1 else 1.0)
+    write_gguf(model, file, "F32", change=lambda writer: write(writer, rope))
+    tokens = torch.arange(3, 43)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(load_model(file).model(tokens).logits, model(tokens).logits)
+
+
+def test_a_file_without_a_tokenizer_is_a_model_without_one(model, tmp_path):
+    write_gguf(model, tmp_path / "small.gguf", "Q8_0", without=["tokenizer"])
+    assert load_model(tmp_path / "small.gguf").tokenizer is None
+
+
+def test_what_memory_cannot_hold_is_refused_before_it_is_unpacked(model, tmp_path, monkeypatch):
+    write_gguf(model, tmp_path / "small.gguf", "Q8_0")
+    monkeypatch.setattr("layerlab.system.hardware.free_memory", lambda device: 1000)
+    refuses("does not fit into memory: .* GiB of weights", load_model, tmp_path / "small.gguf")
+
+
+@pytest.mark.full
+def test_another_file_of_the_same_time_in_its_place_is_unpacked_anew(model, tmp_path):
+    file, other = tmp_path / "small.gguf", tmp_path / "other.gguf"
+    write_gguf(model, file, "Q8_0")
+    before = load_model(file).model.lm_head.weight
+    with torch.no_grad():
+        model.lm_head.weight.neg_()
+    write_gguf(model, other, "Q8_0")
+    found = file.stat()
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert other.stat().st_size == found.st_size
+    other.replace(file)
+    assert torch.equal(load_model(file).model.lm_head.weight, -before)
+
+
+@pytest.mark.full
+def test_no_bars_of_others_are_shown(model, tmp_path, capfd):
+    write_gguf(model, tmp_path / "small.gguf", "Q8_0")
+    load_model(tmp_path / "small.gguf")
+    assert "%" not in capfd.readouterr().err
+
+
+@pytest.mark.full
+def test_a_file_is_read_by_a_measure_of_ones_own(model, tmp_path):
+    file, ids = tmp_path / "small.gguf", torch.arange(3, 43)[None]
+    write_gguf(model, file, "Q8_0")
+    found = layerlab.inspect(file, input_ids=ids, load=MEASURE, measures="focus", progress=False)
+    assert len(found.frames["focus"])
 
 
 def test_what_a_folder_holds_in_place_of_a_model_is_named(model, tmp_path):

@@ -122,3 +122,11 @@ def test_a_tokenizer_that_transformers_makes_up_without_a_vocabulary_is_none(fam
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     refuses("holds no tokenizer that can be loaded: .*no vocabulary", load_tokenizer, str(tmp_path))
     assert tokenizer_of(str(tmp_path)) is None
+
+
+def test_a_tokenizer_whose_words_were_all_added_is_one(tmp_path):
+    machine = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=machine, unk_token="[UNK]")
+    tokenizer.add_tokens(list("ACGT"))
+    tokenizer.save_pretrained(tmp_path)
+    assert tokenizer_of(str(tmp_path))("GATTACA")["input_ids"] == [3, 1, 4, 4, 1, 2, 1]

@@ -132,7 +132,7 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
     )
 
 
-def _swapped(readings: RuleData) -> Iterator[RuleHit]:
+def _divergence(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("swap", "share")
     rows = rows[np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
@@ -141,6 +141,7 @@ def _swapped(readings: RuleData) -> Iterator[RuleHit]:
     # What costs most for its size, of what costs much: most parts with most weights cost most.
     large = parts[parts["share"] >= min(LARGE, parts["share"].max())]
     top = large.iloc[int((large["share"] / large["weights"]).argmax())]
+    saved = percent(top["saved"]) if top["saved"] > 0 else "nothing alone"
     yield RuleHit(
         severity="warning" if whole["flips"] > FLIPPED else "info",
         sentence=f"it predicts otherwise than the other checkpoint by "
@@ -149,14 +150,14 @@ def _swapped(readings: RuleData) -> Iterator[RuleHit]:
         f"{percent(top['weights'] / whole['weights'])} of those that differ, alone make "
         f"{percent(top['share'])} of that",
         advice="Where the other checkpoint is what this one should be, keep this part in more "
-        f"digits first: that saves {percent(top['saved'])}.",
+        f"digits first: that saves {saved}.",
         value=float(whole["flips"]),
         threshold=FLIPPED,
     )
 
 
 RULES = (
-    Rule("swapped", "swap", "Own limit", _swapped),
+    Rule("swapped", "swap", "Own limit", _divergence),
     Rule("overflow", "stream", "IEEE 754 binary16", _overflow, "largest"),
     Rule("kurtosis", "stream", "Own limit; he24", _kurtosis, "kurtosis"),
     Rule("massive", "stream", "sun24: above 100 and 1000 times the median", _massive, "largest"),

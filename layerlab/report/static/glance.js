@@ -44,7 +44,8 @@ function lineTile(measure) {
 }
 
 function barTile({ groups }) {
-  const group = groups.find((one) => one.rows.some((row) => row.bar));
+  const drawn = groups.filter((one) => one.rows.some((row) => row.bar));
+  const group = drawn.find((one) => one.rows.length > 1) ?? drawn[0];
   if (!group) return { figure: null, caption: [] };
   const svg = glancePicture();
   const width = 160 / group.rows.length;

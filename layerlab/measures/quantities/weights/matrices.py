@@ -110,13 +110,19 @@ def singular_values(weight: Matrix) -> Eigenvalues:
     """
     wide = weight.detach().to("cpu", torch.float64)
     wide = wide.T if wide.shape[0] < wide.shape[1] else wide
-    largest = float(wide.abs().max())
+    largest = _largest(wide)
     if isfinite(largest) and largest and not 1 / _SQUARABLE < largest < _SQUARABLE:
         return largest * singular_values(wide / largest)
     squares = torch.linalg.eigvalsh(wide.T @ wide).flip(0)
     if float(squares[-1]) > _SQUARED * float(squares[0]):
         return squares.sqrt()
     return torch.linalg.svdvals(torch.linalg.qr(wide, mode="r").R)
+
+
+def _largest(weight: Matrix) -> float:
+    """Return the largest size of an entry; NaN where one is NaN."""
+    low, high = weight.aminmax()  # absolute values would be a copy
+    return max(-float(low), float(high))
 
 
 def dead(weight: Matrix, axis: int) -> int:
@@ -141,11 +147,13 @@ def read(given: WeightMatrix, run: MeasureContext) -> Iterator[Row]:
     Source: Own.
     """
     weight, name = given.weight, given.name
-    if not bool(weight.isfinite().all()):
+    wide = weight.detach().to("cpu", torch.float64)  # once, for all that is read of it
+    size = _largest(wide)
+    if not isfinite(size):
         raise NotApplicable(f"{name} of layer {given.layer} holds numbers that are not finite")
-    if weight.dtype == torch.float64 and float(weight.abs().max()) > _SQUARABLE:
+    if weight.dtype == torch.float64 and size > _SQUARABLE:
         raise NotApplicable(f"squares of {name} of layer {given.layer} are not finite in float64")
-    values = singular_values(weight)
+    values = singular_values(wide)
     largest = float(values[0])
     floor = max(weight.shape) * torch.finfo(torch.float32).eps * largest
     rank = int((values > floor).sum())
@@ -171,8 +179,8 @@ def read(given: WeightMatrix, run: MeasureContext) -> Iterator[Row]:
         "rank": rank,
         "full_rank": len(values),
         "condition": largest / float(values[-1]) if float(values[-1]) else inf,
-        "dead_rows": dead(weight, 0),
-        "dead_columns": dead(weight, 1),
+        "dead_rows": dead(wide, 0),
+        "dead_columns": dead(wide, 1),
         "rows": weight.shape[0],
         "columns": weight.shape[1],
     }

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from math import nan
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +25,12 @@ read of the first sequence."""
 NamedWeights = Mapping[str, Tensor]
 SwappedPart = tuple[str, str, list[str]]  # kind, name, names of its weights
 ROWS = 256  # of logits that are widened at once
+ALIKE = 0.99  # of the divergence is gone with all weights: the rest is of rounding
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class _Apart(NamedTuple):
-    """How far predictions are from those of the reference."""
+    """Distance of predictions from those of the reference."""
 
     kl: float
     flips: float
@@ -50,21 +51,21 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """
     subject, tokens = context.subject, context.sequences[0][: run.options["tokens"]]
     reference = _load_reference(subject, run.options["against"])
-    own, other = dict(subject.model.named_parameters()), dict(reference.model.named_parameters())
+    own, other = _list_weights(subject.model), _list_weights(reference.model)
     changed = _find_changed(own, other)
     with hearing_front(subject.model, subject.stack) as front:
-        _predict(subject.model, {}, tokens)
+        seen = _predict(subject.model, {}, tokens)
     parts = [("all", "all weights", changed), *_group(changed, subject.stack, front)]
     context.begin(1 + 2 * len(parts))
     context.step("the other checkpoint")
     true = _predict(reference.model, {}, tokens)
-    rows = list[Row]()
+    rows, whole = list[Row](), _compare(true, seen).kl
     for by, name, inside in parts:
         context.step(f"{name} alone")
-        alone = _compare(true, _predict(reference.model, _take(own, inside), tokens))
+        swapped = seen if by == "all" else _predict(reference.model, _take(own, inside), tokens)
+        alone = _compare(true, swapped)
         context.step(f"all but {name}")
         rest = _compare(true, _predict(subject.model, _take(other, inside), tokens))
-        whole = rows[0]["kl"] if rows else alone.kl
         rows.append(
             {
                 **{"by": by, "part": name, "kl": alone.kl, "flips": alone.flips},
@@ -74,11 +75,22 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
                 "weights": sum(own[one].numel() for one in inside),
             }
         )
-    same = len(own) - len(changed)
-    run.notes["against"] = f"against {reference.name}, from which {len(changed)} weights differ"
-    if same:
-        run.notes["same"] = f"{same} weights are those of {reference.name}"
+    run.notes["against"] = (
+        f"against {reference.name}, from which {len(changed)} of {len(own)} tensors differ"
+    )
+    if rows[0]["saved"] < ALIKE:
+        run.notes["more"] = (
+            f"with all weights of {reference.name} it still predicts otherwise: the two differ in "
+            "more, as in config.json, and shares are of that too"
+        )
     return rows
+
+
+def _list_weights(model: Any) -> NamedWeights:
+    """Return the parameters, and the buffers that are saved beside them, by name."""
+    saved = model.state_dict().keys()
+    buffers = {name: one for name, one in model.named_buffers() if name in saved}
+    return {**dict(model.named_parameters()), **buffers}
 
 
 def _load_reference(subject: LoadedModel, against: str | None) -> LoadedModel:
@@ -115,6 +127,13 @@ def _find_changed(own: NamedWeights, other: NamedWeights) -> list[str]:
             )
     changed = [name for name, one in own.items() if not torch.equal(one, other[name])]
     if not changed:
+        kinds = {str(one.dtype).removeprefix("torch.") for one in own.values()}
+        rounded = kinds & {"bfloat16", "float16"}
+        if rounded:
+            raise NotApplicable(
+                "every weight is that of the other checkpoint, read in this precision too; type "
+                "--dtype float32 for what was lost in rounding"
+            )
         raise NotApplicable("every weight is that of the other checkpoint")
     return changed
 
@@ -156,13 +175,15 @@ def _predict(model: Any, replaced: NamedWeights, tokens: Tensor) -> Tensor:
 def _compare(true: Tensor, seen: Tensor) -> _Apart:
     """Return the mean KL divergence from the reference, and how often the likeliest token moves.
 
+    NaN where one of the two is.
+
     Unit: nats per token; a share.
     """
     kl = flips = 0.0
     for p, q in zip(true.split(ROWS), seen.to(true.device).split(ROWS), strict=True):
         log_p, log_q = p.double().log_softmax(-1), q.double().log_softmax(-1)
-        # What a mask has written in both is no prediction.
-        kl += float((log_p.exp() * (log_p - log_q)).nan_to_num(0.0).sum())
+        # What has no probability, as behind a mask, is no prediction.
+        kl += float((log_p.exp() * (log_p - log_q)).masked_fill(log_p == -inf, 0.0).sum())
         flips += int((p.argmax(-1) != q.argmax(-1)).sum())
     return _Apart(kl / len(true), flips / len(true))
 

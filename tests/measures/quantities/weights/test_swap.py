@@ -1,6 +1,7 @@
 """Weights of one checkpoint put into another: against copies that were changed by hand."""
 
 import copy
+import math
 import re
 
 import pytest
@@ -125,6 +126,48 @@ def test_what_cannot_be_swapped_is_told(against, reason, tmp_path):
     report = inspect(model, input_ids=IDS, measures="swap", progress=False, **options)
     (refused,) = report.measures["swap"]["not_applicable"]
     assert re.search(reason, refused["reason"])
+
+
+def test_a_difference_in_more_than_weights_is_in_the_whole_and_told(tmp_path):
+    changed, model = saved_pair("llama", tmp_path)
+    config = copy.deepcopy(model.config)
+    config.rope_parameters["rope_theta"] = 3.0
+    other = type(model)(config).eval()
+    other.load_state_dict(changed.state_dict())
+    report = inspect(other, input_ids=IDS, measures="swap", against=tmp_path, progress=False)
+    whole = report.frame("swap").iloc[0]
+    assert (whole.kl, whole.flips) == pytest.approx(divergence(model, other), rel=1e-4)
+    assert whole.saved < 0.9
+    assert any("the two differ in more" in one for one in report.measures["swap"]["notes"])
+
+
+def test_buffers_that_are_saved_are_weights(tmp_path):
+    changed, model = saved_pair("deepseek_v3", tmp_path)
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    changed.get_buffer(name).copy_(torch.arange(4) * 0.5)
+    rows = swap(changed, tmp_path).set_index("part")
+    kl, _ = divergence(model, changed)
+    assert rows.kl["all weights"] == pytest.approx(kl, rel=1e-4)
+    assert rows.share["mlp.gate.e_score_correction_bias"] > 0.5
+
+
+@pytest.mark.parametrize("where", ["own", "other"])
+def test_a_divergence_from_no_number_is_none(where, tmp_path):
+    changed, model = saved_pair("llama", tmp_path)
+    spoiled = changed if where == "own" else model
+    spoiled.model.layers[1].mlp.down_proj.weight.data[0, 0] = math.nan
+    model.save_pretrained(tmp_path)
+    rows = swap(changed, tmp_path).set_index("part")
+    assert math.isnan(rows.kl["all weights"]) and math.isnan(rows.kl["layer 1"])
+    assert math.isnan(rows.kl["embedding"]) == (where == "other")
+
+
+def test_what_rounding_has_lost_is_asked_for_in_float32(tmp_path):
+    model = build("llama").to(torch.bfloat16)
+    build("llama").save_pretrained(tmp_path)
+    report = inspect(model, input_ids=IDS, measures="swap", against=tmp_path, progress=False)
+    (refused,) = report.measures["swap"]["not_applicable"]
+    assert "type --dtype float32" in refused["reason"]
 
 
 def test_another_checkpoint_that_is_not_there_is_refused_before_any_work(tmp_path):
