@@ -37,15 +37,21 @@ def effective_weights(
     """
     found: dict[str, Callable[[], Tensor | None]] = {}
     seen: set[int] = set()
-    for path, module in _list_used(root):
-        for name in _names(inner_module(module)):
-            own = inner_module(module)._parameters.get(name)
-            # An adapter makes another weight of one that is shared.
-            plain = own is not None and not _is_adapted(module)
-            if shared or not plain or id(own) not in seen:
-                found[f"{path}.{name}".removeprefix(".")] = partial(effective_weight, module, name)
-            if plain:
-                seen.add(id(own))
+    used = [
+        (f"{path}.{name}".removeprefix("."), module, name)
+        for path, module in _list_used(root)
+        for name in _names(inner_module(module))
+    ]
+    # A head that is tied is called by what it is tied to, which some families hold behind it.
+    tied = getattr(root, "all_tied_weights_keys", {})
+    for full, module, name in sorted(used, key=lambda one: one[0] in tied):
+        own = inner_module(module)._parameters.get(name)
+        # An adapter makes another weight of one that is shared.
+        plain = own is not None and not _is_adapted(module)
+        if shared or not plain or id(own) not in seen:
+            found[full] = partial(effective_weight, module, name)
+        if plain:
+            seen.add(id(own))
     return found
 
 
