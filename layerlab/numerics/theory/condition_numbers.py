@@ -7,7 +7,6 @@ says so. First order: rho_c(f(x'), f(x)) <= k rho_c(x', x), up to squares.
 """
 
 import math
-from collections.abc import Iterable
 from itertools import product
 
 import torch
@@ -28,7 +27,6 @@ from layerlab.shapes import Features, Matrices
 
 Jacobian = Float[Tensor, "*place out width"]
 Conditions = Float[Tensor, "*place"]
-ScoreErrors = Float[Tensor, "*place token token"]
 
 SIGNS = 16
 """Columns up to which all sign vectors are tried: 2^15 products."""
@@ -216,7 +214,9 @@ def softmax(s: Features) -> Conditions:
     return ((1 - 2 * chance) * s.abs() + mean).amax(-1)
 
 
-def score_numerator(x: Sequence, parts: TheoryAttention, index: int = 0) -> ScoreErrors:
+def score_numerator(
+    x: Sequence, parts: TheoryAttention, index: int = 0
+) -> Float[Tensor, "*place token token"]:
     """Return the relative errors of a score, for query t (row) and key i (column) of one head.
 
     s (|x_i|^T |W_k^T q_t| + |k_i^T W_q| |x_t|)
@@ -248,29 +248,14 @@ def _turn_back(x: Tensor, parts: TheoryAttention, tokens: slice) -> Tensor:
     return x * parts.cosine[tokens] + torch.cat([second, -first], -1)
 
 
-def score_numerators(x: Sequence, parts: TheoryAttention) -> list[ScoreErrors]:
-    """Return `score_numerator` of every head.
-
-    Source: budzinskiy25, Lemma 3.12.
-    """
-    return [score_numerator(x, parts, index) for index in range(parts.heads)]
-
-
-def scores(
-    x: Sequence, parts: TheoryAttention, index: int = 0, numerator: ScoreErrors | None = None
-) -> Float[Tensor, "*place token"]:
+def scores(x: Sequence, parts: TheoryAttention, index: int = 0) -> Float[Tensor, "*place token"]:
     """Return the largest condition of the scores of each query: `score_numerator` over |s|.
 
     An upper bound; equality unless the token's score with itself attains it.
 
     Source: budzinskiy25, Lemma 3.12.
-
-    Args:
-        numerator: that of the head, where it is known already.
     """
-    if numerator is None:
-        numerator = score_numerator(x, parts, index)
-    found = quotient(numerator, parts.scores(x, index))
+    found = quotient(score_numerator(x, parts, index), parts.scores(x, index))
     return found.masked_fill(~parts.mask(x), 0.0).amax(-1)
 
 
@@ -289,21 +274,16 @@ def cancellation(x: Sequence, parts: TheoryAttention) -> Float[Tensor, "*place t
     return quotient(above, parts.value_of(x)).amax(-1)
 
 
-def attention(
-    x: Sequence, parts: TheoryAttention, numerators: Iterable[ScoreErrors] | None = None
-) -> Float[Tensor, "*place token"]:
+def attention(x: Sequence, parts: TheoryAttention) -> Float[Tensor, "*place token"]:
     """Return the upper bound xi_A (1 + 2 max num).
 
     num is that of `score_numerator` over all heads and allowed keys.
 
     Source: Own, sharper than `attention_uniform`.
-
-    Args:
-        numerators: those of all heads, where they are known already.
     """
     largest = torch.zeros_like(x[..., 0])
-    for numerator in score_numerators(x, parts) if numerators is None else numerators:
-        found = numerator.masked_fill(~parts.mask(x), 0.0)
+    for index in range(parts.heads):
+        found = score_numerator(x, parts, index).masked_fill(~parts.mask(x), 0.0)
         largest = torch.maximum(largest, found.amax(-1))
     return cancellation(x, parts) * (1 + 2 * largest)
 

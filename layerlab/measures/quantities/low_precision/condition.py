@@ -1,6 +1,6 @@
 """Condition numbers of each component of a block, on this text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 
@@ -119,11 +119,10 @@ def components(layer_theory: Theory) -> Iterator[tuple[str, ComponentCondition]]
         yield "attention norm", _norm(layer_theory.attention_norm, layer_theory.entered)
     if layer_theory.attention is not None and layer_theory.attention_input is not None:
         x, parts = layer_theory.attention_input, layer_theory.attention
-        numerators = condition_numbers.score_numerators(x, parts)
-        yield "scores", _scores(x, parts, numerators)
+        yield "scores", _scores(x, parts)
         yield "softmax", _softmax(x, parts)
         own = ComponentCondition(
-            componentwise=condition_numbers.attention(x, parts, numerators),
+            componentwise=condition_numbers.attention(x, parts),
             normwise=normwise(parts.value_of, x, alone=False),
         )
         yield "attention", own
@@ -163,8 +162,8 @@ def _sum(x: Hidden, added: Hidden) -> ComponentCondition:
     )
 
 
-def _scores(x: Hidden, parts: TheoryAttention, numerators: Sequence[Tensor]) -> ComponentCondition:
-    every = [condition_numbers.scores(x, parts, *one) for one in enumerate(numerators)]
+def _scores(x: Hidden, parts: TheoryAttention) -> ComponentCondition:
+    every = [condition_numbers.scores(x, parts, head) for head in range(parts.heads)]
     return ComponentCondition(componentwise=torch.stack(every).amax(0))
 
 
