@@ -64,6 +64,15 @@ def test_longrope_pads_up_to_where_its_frequencies_change(side):
     assert candidate().batching(side) == ANY
 
 
+def test_of_layers_with_frequencies_of_their_own_those_that_change_first_decide():
+    kinds = {"sliding_attention": 32, "full_attention": 48}
+    rope = {
+        kind: {**LONGROPE, "original_max_position_embeddings": most} for kind, most in kinds.items()
+    }
+    model = recipe.build("gemma3_text", changes={"rope_parameters": rope})
+    assert find_batching(model, "right") == Batching(32)
+
+
 def test_settings_of_generation_change_nothing_and_are_put_back():
     model = candidate().model
     model.generation_config.num_beams, model.generation_config.min_new_tokens = 3, 9
@@ -86,5 +95,6 @@ def test_each_is_in_one_batch_beside_its_like(lengths, padded, new, most, alone)
     for part in parts:
         sizes = [lengths[number] for number in part]
         assert len({*sizes}) == 1 or max(sizes) + new <= padded
-    if not alone and most is None and padded == math.inf:
-        assert len(parts) == min(1, len(lengths))
+    if not alone and most is None:
+        longer = {length for length in lengths if length + new > padded}
+        assert len(parts) == len(longer) + any(length + new <= padded for length in lengths)

@@ -8,8 +8,8 @@ def test_a_step_is_read_from_the_name_of_a_checkpoint():
 
 
 def test_a_run_folder_stands_for_its_checkpoints_in_order(tmp_path):
-    for number in (1000, 200, 30):
-        folder = tmp_path / f"checkpoint-{number}"
+    for name in ("1000", "200", "30", "final"):
+        folder = tmp_path / f"checkpoint-{name}"
         folder.mkdir()
         (folder / "config.json").touch()
     (tmp_path / "checkpoint-broken").mkdir()

@@ -1,5 +1,7 @@
 """What a model would compute for itself, found where nothing takes room."""
 
+from typing import Any
+
 import pytest
 from transformers import AutoConfig
 
@@ -7,6 +9,7 @@ from layerlab import UserError
 from layerlab.loading import dry_run
 from layerlab.loading.weights.weightless import empty
 from tests.families.recipe import family_config
+from tests.support.refused import refuses
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 MAMBA = {"num_heads": 4, "head_dim": 8, "n_groups": 1, "state_size": 8}
@@ -22,6 +25,8 @@ MAMBA = {"num_heads": 4, "head_dim": 8, "n_groups": 1, "state_size": 8}
     ],
 )
 def test_what_no_weights_tell_of_is_refused(kind, change, said, monkeypatch):
+    usual = {**change, "chunk_size": 8, "n_positions": 10**5, "num_hidden_layers": 1}
+    empty(AutoConfig.for_model(kind, **{**SMALL, **usual}), "folder")
     monkeypatch.setattr(dry_run, "STEPS", 500)
     with pytest.raises(UserError) as refused:
         empty(AutoConfig.for_model(kind, **{**SMALL, **change}), "folder")
@@ -45,8 +50,43 @@ def test_a_model_is_called_to_its_end_and_once(kind, sizes, monkeypatch):
     dry_run.check_call(model, "the model")
     assert not called  # it was called when it was built
     dry_run._CALLED.clear()
+    monkeypatch.setattr(dry_run, "STEPS", 0)  # each weight allows for some
     dry_run.check_call(model, "the model")
     assert called == [dry_run.TOKENS]
+
+
+def test_a_call_that_failed_has_failed_the_next_time_too(monkeypatch):
+    monkeypatch.setattr(dry_run, "_CALLED", {})
+    model = empty(AutoConfig.for_model("llama", **SMALL), "folder")
+    dry_run._CALLED.clear()
+
+    def fail(*_: Any) -> None:
+        raise NotImplementedError("an operation that the meta device does not have")
+
+    model.register_forward_pre_hook(fail)
+    assert not dry_run.check_call(model, "the model")
+    assert not dry_run.check_call(model, "the model")
+
+
+def test_a_model_without_a_cache_can_be_called(tiny):
+    model = tiny("llama")
+    forward = model.forward
+    model.forward = lambda input_ids: forward(input_ids=input_ids)
+    dry_run.check_real_call(model, "folder")
+    model.forward = lambda input_ids: 1 / 0
+    refuses("cannot be called: .*use_cache", dry_run.check_real_call, model, "folder")
+
+
+def test_logits_of_fewer_places_than_tokens_are_refused(monkeypatch):
+    monkeypatch.setattr(dry_run, "_CALLED", {})
+    model = empty(AutoConfig.for_model("llama", **SMALL), "folder")
+    dry_run._CALLED.clear()
+
+    def keep_last(module: Any, given: Any, found: Any) -> None:
+        found.logits = found.logits[:, -1:]
+
+    model.register_forward_hook(keep_last)
+    refuses(r"logits of shape \(1, 1, 64\) for 4 tokens", dry_run.check_call, model, "the model")
 
 
 def test_a_size_that_differs_by_layer_is_no_fault():

@@ -24,9 +24,12 @@ def test_special_ids_are_kept():
         assert model.generation_config.bos_token_id == 1
         assert model.generation_config.max_time is None
     assert model.generation_config is given and given.num_beams == 4
+    given.pad_token_id, given.eos_token_id = -1, 2**31 - 1  # as of a token that a model lacks
+    found = special_ids(model)
+    assert (found["pad_token_id"], found["eos_token_id"]) == (-1, 2**31 - 1)
 
 
-@pytest.mark.parametrize("value", ["x", True, 1.5, [0, None], {"a": 1}, 10**30, -2, [[1]]])
+@pytest.mark.parametrize("value", ["x", True, 1.5, [0, None], {"a": 1}, 2**31, -2, [[1]]])
 def test_an_id_is_a_whole_number(value):
     model = model_with()
     model.generation_config.eos_token_id = value

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from layerlab import UserError, builtin
-from layerlab.loading.inputs import passage, sequences
+from layerlab.loading.inputs import divide, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
 from tests.support.refused import refusal, refuses
@@ -81,6 +83,33 @@ def test_ids_are_cut_into_samples_too(bare):
     assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_as_many_tokens_as_a_model_has_positions_are_read(bare):
+    for sizes in ({}, {"context": 64}):
+        (piece,) = sequences(passage(input_ids=[list(range(64))], **sizes), bare)
+        assert len(piece) == 64
+
+
+@drawn(st.integers(1, 12), st.integers(2, 9), st.integers(1, 99))
+def test_no_more_samples_are_read_than_hold_the_tokens_that_are_wanted(count, length, tokens):
+    found = divide([torch.arange(length)] * count, tokens)
+    read = len(found.each) * length + sum(batch.numel() for batch in found.more)
+    assert len(found.each) == min(count, 4)
+    assert found.short == (count * length < tokens)
+    assert read == count * length if found.short else read >= tokens
+    assert not found.more or read - length < tokens
+
+
+def test_measures_of_weights_get_tokens_that_the_model_has(tiny):
+    few = LoadedModel(name="few", source="memory", model=tiny("gpt2", vocab_size=9), tokenizer=None)
+    (found,) = placeholder(TextInput(source="no text: weights alone"), few)
+    assert len(found) == 64 and int(found.max()) == 8
+
+
+def test_a_shorter_text_is_not_run_beside_longer_ones():
+    found = divide([*[torch.arange(4)] * 6, torch.arange(2)], 99)
+    assert [len(row) for batch in found.more for row in batch] == [4, 4]
+
+
 def test_closed_standard_input_is_one_clear_line(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     refuses("standard input is closed; give a file", read_file, "-")
@@ -113,6 +142,13 @@ def test_of_a_long_file_the_hash_says_how_much_was_read(tmp_path):
     beginning = file.read_bytes()[: 1 << 20]
     assert found.hash == f"sha256:{hashlib.sha256(beginning).hexdigest()}"
     assert found.hash_source == "the first 1,048,576 bytes"
+
+
+def test_of_a_longer_file_more_is_read_where_its_samples_may_need_it(tmp_path):
+    file = tmp_path / "input.txt"
+    file.write_bytes(b"words " * 200_000)
+    found = read_file(str(file), samples=64, context=512)
+    assert not found.cut and len(found.raw) == 1_200_000
 
 
 def test_what_is_hashed_of_other_input():

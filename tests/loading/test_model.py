@@ -40,6 +40,22 @@ def test_a_folder_is_loaded_and_described(saved):
     assert facts["parameters"] == sum(p.numel() for p in found.model.parameters())
 
 
+def test_a_head_is_its_part_of_the_width_where_nothing_else_is_said(tiny):
+    facts = load_model(tiny("gpt2")).facts()
+    assert (facts["width"], facts["heads"], facts["kv_heads"], facts["head_width"]) == (16, 2, 2, 8)
+
+
+def test_weights_that_fit_stay_on_the_disk_only_if_they_are_to(saved):
+    assert not load_model(str(saved), weights_only=True).stored
+    assert load_model(str(saved), unloaded=True).stored
+
+
+@pytest.mark.parametrize(("name", "commit"), [("0" * 40, True), ("0" * 40 + "-mine", False)])
+def test_a_folder_that_is_called_as_a_commit_is_of_one(saved, tmp_path, name, commit):
+    saved.rename(tmp_path / name)
+    assert load_model(str(tmp_path / name)).revision == (name if commit else None)
+
+
 def test_a_dtype_is_what_was_asked_for(saved):
     assert load_model(str(saved)).model.dtype == torch.float32
     assert load_model(str(saved), dtype="bfloat16").model.dtype == torch.bfloat16

@@ -1,6 +1,6 @@
 import pytest
 
-from layerlab.loading.names import label
+from layerlab.loading.names import label, label_models
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ def test_a_folder_whose_name_says_nothing_is_called_with_the_one_above(
     model = tiny("gpt2")
     model.config._name_or_path = folder
     assert label(model) == expected
+
+
+def test_models_of_one_name_are_called_by_their_paths_and_one_given_twice_by_a_number(tmp_path):
+    given = [str(tmp_path / folder / "llama") for folder in ("a", "b")]
+    for name in given:
+        (tmp_path / name).mkdir(parents=True)
+    assert label_models([*given, "other"]) == [*given, "other"]
+    assert label_models(given[:1] * 2) == [given[0], f"{given[0]} (2)"]

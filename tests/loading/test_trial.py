@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.models.llama import modeling_llama
 
-from layerlab.loading.trial import ELSEWHERE, TrialRun, is_same_trial, try_model
+from layerlab.loading.trial import ELSEWHERE, TrialRun, is_same_trial, trial_ids, try_model
 from tests.families import recipe
 
 SCALE = 1.0
@@ -40,6 +40,18 @@ def test_the_same_model_is_the_same_to_the_bit_and_elsewhere_about():
     far = [value * 1.01 for value in one["values"]]
     assert not is_same_trial(one, {**moved, "values": far})
     assert not is_same_trial(one, {**moved, "dtype": "torch.bfloat16"})
+    on_gpu = {**one, "where": {"device": "cuda"}}
+    assert is_same_trial(on_gpu, {**on_gpu, "values": near}), "its sums have no order"
+
+
+def test_it_is_what_the_model_says_of_each_next_token_and_of_the_likeliest():
+    model = recipe.build("llama").eval()
+    ids = trial_ids(model)
+    with torch.no_grad():
+        said = model(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
+    own = [float(said[place, token]) for place, token in enumerate(ids[1:])]
+    likeliest = [max(row) for row in said.tolist()]
+    torch.testing.assert_close(tried(model)["values"], own + likeliest)
 
 
 def test_a_method_of_a_class_that_was_replaced_is_seen(monkeypatch):

@@ -164,7 +164,7 @@ class Resizing:
         # Padding keeps its place; behind it, and where tokens were dropped, its last row goes on.
         padding = torch.arange(self.tokens, len(found))
         found[self.tokens :] = padding if self.kept is None else self.rows_before - 1
-        return found.clamp(max=self.rows_before - 1)
+        return found
 
     @cached_property
     def fresh(self) -> list[int]:

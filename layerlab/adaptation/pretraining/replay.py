@@ -100,7 +100,7 @@ def mix_texts(
     with tempfile.TemporaryDirectory() as folder, quiet_libraries():
         tokenizer.save_pretrained(folder)
         data = DataSection(
-            sources=tuple(source.model_copy(update={"weight": 1.0}) for source in every),
+            sources=tuple(every),
             tokenizer=folder,
             validation_fraction=reading.validation,
             document_masking=reading.documents,

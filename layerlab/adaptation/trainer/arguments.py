@@ -134,8 +134,7 @@ def split_batch(settings: TrainingArguments, batch: int, what: str) -> None:
             f"a batch of {batch} {what} cannot be shared by {settings.world_size} processes; "
             "choose a multiple of that"
         )
-    most = min(settings.per_device_train_batch_size, own)
-    micro = split_rows(own, most)
+    micro = split_rows(own, settings.per_device_train_batch_size)
     settings.per_device_train_batch_size = micro
     settings.gradient_accumulation_steps = own // micro
 

@@ -6,8 +6,8 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.loading.weights.hash import hash_settings, hash_tensors, hash_tokenizer
 
-# PEFT draws these anew each time; an adapter that has learned something differs in lora_B too.
-DRAWN = ("lora_A", "lora_embedding_A")
+# PEFT draws these anew each time; an adapter that has learned differs in what began at zero too.
+DRAWN = ("lora_A", "lora_embedding_B")
 
 
 def describe_beginning(model: Any, tokenizer: PreTrainedTokenizerFast) -> dict[str, str | None]:

@@ -54,6 +54,13 @@ def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny):
     assert len(found.ways) == 1 and found.resized.dropped == OLD - 257
 
 
+def test_a_model_with_a_weight_that_is_no_number_is_refused(tiny):
+    model = tiny("llama", vocab_size=OLD)
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.inf
+    refuses("the weight model.norm.weight holds 1 of 16 numbers", embed, model, BASE, NEW, TEXTS)
+
+
 def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read():
     read: list[str] = []
 

@@ -7,18 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTrainedTokenizerFast
 
 from layerlab import UserError, build
 from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import ResizeResult, find_kept_rows, resize
-from layerlab.adaptation.embeddings.token_mapping import BYTE, spell_tokens, token_strings
+from layerlab.adaptation.embeddings.token_mapping import spell_tokens, token_strings
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.train import END
-from layerlab.tokenization.vocabulary.extend import extend
 from tests.support.refused import refusal, refuses
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -110,34 +109,6 @@ def test_a_resized_model_is_saved_and_loaded(made, tmp_path):
     assert torch.equal(logits(again, ids), logits(model, ids))
 
 
-def test_a_new_token_is_written_by_its_string():
-    """Decoded and encoded anew, the halves of a character and a space inside would go wrong."""
-    id_of = BASE.get_vocab()
-    wanted = [["abc", "de"], ["Ġ", "ab"], ["Ã", "Ĺ"], ["Ã", "Ĺ", "Ã", "Ĺ"]]
-    assert spell_tokens(BASE, NEW, FRESH) == [[id_of[one] for one in part] for part in wanted]
-
-
-def test_an_added_token_is_written_as_text():
-    new = words(MERGES)
-    new.add_tokens([AddedToken("<|角色|>", special=True)])
-    ids = BASE("<|角色|>", add_special_tokens=False)["input_ids"]
-    assert spell_tokens(BASE, new, [OLD]) == [ids]
-    assert len(ids) > 6
-
-
-def test_bytes_that_are_no_character_are_written_as_bytes():
-    vocab = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}, "a": 257}
-    bpe = {"unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True}
-    base = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.BPE(vocab=vocab, merges=[], **bpe)), unk_token="<unk>"
-    )
-    more = {**vocab, "a<0xE4><0xBD>": 258, "aé": 259}
-    new = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.BPE(vocab=more, merges=[], **bpe)), unk_token="<unk>"
-    )
-    assert spell_tokens(base, new, [258, 259]) == [[257, 0xE5, 0xBE], [257, 0xC4, 0xAA]]
-
-
 def test_mean_and_first_are_those_of_the_parts():
     model = phi(OLD)
     embedding, head, bias = (
@@ -198,7 +169,7 @@ def test_random_rows_of_ours_are_those_of_a_model_built_with_them():
     assert torch.equal(model.lm_head.weight[FRESH], large.lm_head.weight[FRESH])
 
 
-@pytest.mark.parametrize(("rows", "wanted"), [(264, 272), (262, 266), (320, 320), (384, 384)])
+@pytest.mark.parametrize(("rows", "wanted"), [(264, 272), (262, 266), (320, 320), (640, 640)])
 def test_a_padded_vocabulary_stays_padded(rows, wanted, tiny):
     """264 is a multiple of 8 and leaves no room for four more tokens than 261."""
     model = tiny("llama", vocab_size=rows)
@@ -213,11 +184,54 @@ def test_a_padded_vocabulary_stays_padded(rows, wanted, tiny):
         assert torch.equal(model.lm_head.weight[row], head[-1])
 
 
+def test_padding_says_nothing_of_new_rows_and_its_last_goes_on_where_tokens_are_dropped(tiny):
+    model = tiny("llama", vocab_size=320)
+    with torch.no_grad():
+        model.lm_head.weight[OLD:] = 100 + torch.arange(320 - OLD)[:, None]
+    head = model.lm_head.weight.detach().clone()
+    kept = [10, 0, *range(20, 60)]
+    found = resize(model, BASE, chosen(kept), kept=kept)
+    assert (found.rows, found.padded) == (64, 22)
+    assert torch.equal(model.lm_head.weight, torch.cat([head[kept], head[-1:].expand(22, -1)]))
+    model = tiny("llama", vocab_size=320)
+    with torch.no_grad():
+        model.lm_head.weight[OLD:] = 100
+    resize(model, BASE, NEW, EmbeddingSection(head="mean-resizing"))
+    assert (model.lm_head.weight[FRESH] < 1).all()
+
+
+def test_a_mean_of_few_digits_is_rounded_once(tiny):
+    new = words(MERGES)
+    new.add_tokens(["被告人"])
+    model = tiny("llama", vocab_size=OLD, initializer_range=0.5).to(torch.bfloat16)
+    old = model.lm_head.weight.detach().double()
+    resize(model, BASE, new, EmbeddingSection(head="mean"))
+    (part,) = spell_tokens(BASE, new, [OLD])
+    assert len(set(part)) > 2
+    assert torch.equal(model.lm_head.weight[OLD], old[part].mean(0).to(torch.bfloat16))
+
+
+def test_what_does_not_learn_does_not_learn_afterwards(tiny):
+    model = tiny("llama", vocab_size=OLD).requires_grad_(False)
+    resize(model, BASE, NEW)
+    assert not any(one.requires_grad for one in model.parameters())
+
+
+def test_a_head_with_fewer_rows_than_tokens_is_refused(tiny):
+    model = tiny("llama", vocab_size=OLD)
+    model.lm_head = torch.nn.Linear(16, 200, bias=False)
+    refuses("the base tokenizer has 261 entries and the model 200 rows", resize, model, BASE, NEW)
+
+
 def test_pruning_slices_rows_and_moves_special_ids(made, tmp_path):
     model = made(OLD)
     model.config.eos_token_id, model.config.bos_token_id = 0, 3
     model.generation_config.eos_token_id = [0, 3]
     model.generation_config.suppress_tokens = [3, 10]
+    model.generation_config.begin_suppress_tokens = [3]
+    model.generation_config.bad_words_ids = [[10, 3], [10, 20]]
+    model.generation_config.pad_token_id = -1  # as of a token that a model lacks
+    model.get_input_embeddings().padding_idx = 10
     model.generation_config.temperature = 0.5  # without do_sample, as in many published models
     kept = [10, 0, *range(20, 60)]
     new = chosen(kept)
@@ -233,6 +247,10 @@ def test_pruning_slices_rows_and_moves_special_ids(made, tmp_path):
     assert (model.config.eos_token_id, model.config.bos_token_id) == (1, None)
     assert model.generation_config.eos_token_id == [1]
     assert model.generation_config.suppress_tokens == [0]
+    assert model.generation_config.begin_suppress_tokens is None
+    assert model.generation_config.bad_words_ids == [[0, 2]]
+    assert model.generation_config.pad_token_id == -1
+    assert model.get_input_embeddings().padding_idx == 0
     assert "bos_token_id of the config: 3 is now None" in found.summary()
     model.generation_config.save_pretrained(tmp_path)
 
@@ -263,6 +281,10 @@ def test_any_pruning_is_a_choice_of_columns(kept):
 def test_what_is_kept_is_found_from_the_strings():
     assert find_kept_rows(BASE, NEW) is None
     assert find_kept_rows(BASE, chosen([5, 9, 2])) == (5, 9, 2)
+    strings = token_strings(BASE)
+    vocab = {strings[5]: 0, "not there": 1, strings[9]: 2}
+    more = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab=vocab, merges=[])))
+    assert find_kept_rows(BASE, more) == (5,)
 
 
 def test_the_result_is_told_and_written(tiny):
@@ -275,13 +297,17 @@ def test_the_result_is_told_and_written(tiny):
     assert found.to_dict()["rows"] == 265
 
 
-def test_a_token_that_the_base_cannot_write_is_said(tiny):
-    base = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
-    )
-    new = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "q": 2}, merges=[]))
-    )
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("unknown", [None, "b"])
+def test_a_token_that_the_base_cannot_write_is_said(tiny, unknown, added):
+    def letters(vocab: dict[str, int]) -> PreTrainedTokenizerFast:
+        made = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=unknown))
+        return PreTrainedTokenizerFast(tokenizer_object=made)
+
+    base = letters({"a": 0, "b": 1})
+    new = letters({"a": 0, "b": 1} if added else {"a": 0, "b": 1, "q": 2})
+    if added:
+        new.add_tokens(["q"])
     model = tiny("llama", vocab_size=2)
     wanted = model.lm_head.weight.detach().mean(0)
     found = resize(model, base, new, EmbeddingSection(head="first"))
@@ -335,44 +361,3 @@ def test_other_matrices_are_refused(tiny):
     eight = stored.lm_head.weight.detach().to(torch.int8)
     stored.lm_head.weight = torch.nn.Parameter(eight, requires_grad=False)
     refuses(r"is stored as torch\.int8; .* without quantisation", resize, stored, BASE, NEW)
-
-
-def fallback() -> PreTrainedTokenizerFast:
-    """A BPE of characters, in which others are bytes."""
-    vocab = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}}
-    letters = [*"▁abcde", "ab", "▁a"]
-    vocab |= {letter: len(vocab) + place for place, letter in enumerate(letters)}
-    bpe = models.BPE(
-        vocab=vocab,
-        merges=[("a", "b"), ("▁", "a")],
-        unk_token="<unk>",
-        byte_fallback=True,
-        fuse_unk=True,
-    )
-    made = Tokenizer(bpe)
-    made.normalizer = normalizers.Replace(" ", "▁")
-    made.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", eos_token="<unk>")
-
-
-def raw(token: str) -> bytes:
-    """What a token stands for, whether a character has its name or those of its bytes."""
-    parts = BYTE.split(token)
-    return b"".join(
-        bytes([int(part[3:5], 16)]) if BYTE.fullmatch(part) else part.encode() for part in parts
-    )
-
-
-@pytest.mark.parametrize("kind", ["bytes", "fallback"])
-def test_the_parts_of_an_extended_vocabulary_spell_its_tokens(kind):
-    base = BASE if kind == "bytes" else fallback()
-    texts = ["abcde abab ×× 张×× 张张 abcde", "de ab 被告人 被告人张××"] * 4
-    new = extend(base, texts, 12)
-    old, now = token_strings(base), token_strings(new)
-    ids = range(len(old), len(now))
-    assert len(ids) == 12
-    for number, part in zip(ids, spell_tokens(base, new, ids), strict=True):
-        assert raw("".join(old[one] for one in part)) == raw(now[number])
-        assert len(part) > 1

@@ -11,11 +11,12 @@ import pytest
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.plan import check_inputs, plan_stages, rules_of
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.api.adapt import plan_adaptation
 from layerlab.builtin import path
 from layerlab.console.progress import NullProgress
+from layerlab.data.cleaning.clean import KEEP_ALL
 from layerlab.plugins import load
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.variants import registry
@@ -115,6 +116,65 @@ def test_code_that_the_file_of_a_base_imports_moves_all_stages(how, tmp_path, mo
     assert found() == before
     helper.write_text("SCALE = 2\n")
     assert not found() & before
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"data.validation_fraction": 0.3}, {"base"}),
+        ({"pretrain.ratio": [2, 1]}, {"base", "clean", "contamination"}),
+        ({"sft.sources": 5}, {"base", "clean", "pretrain"}),
+        ({"data.domain": 900}, {"base"}),
+    ],
+)
+def test_a_setting_moves_the_stages_that_hang_on_it(model, change, kept):
+    content = lessons(model, evaluate=None)
+    content["clean"]["benchmarks"] = [content["sft"]["sources"][0]["path"]]
+    before = make_recipe(content)
+    ((name, value),) = change.items()
+    if name in ("sft.sources", "data.domain"):  # a limit
+        section, part = name.split(".")
+        value = [{**content[section][part][0], "limit": value}]
+    after = before.change({name: value})
+    keys = [{one.kind: one.key for one in plan_stages(read)} for read in (before, after)]
+    assert {kind for kind in keys[0] if keys[0][kind] == keys[1][kind]} == kept
+
+
+def test_a_base_in_another_dtype_is_another_base(model):
+    read = make_recipe(lessons(model, pretrain=None, sft=None))
+    first, *_ = plan_stages(read)
+    other, *_ = plan_stages(read.change({"base.dtype": "bfloat16"}))
+    assert first.kind == other.kind == "base" and first.key != other.key
+
+
+def test_every_seed_begins_with_one_model_and_the_first_is_gone_on_from(model):
+    content = lessons(model)
+    content["pretrain"]["seeds"] = [3, 4]
+    stages = plan_stages(make_recipe(content))
+    first, second = (one for one in stages if one.kind == "pretrain")
+    assert (first.seed, second.seed) == (3, 4) and first.key != second.key
+    (base,) = (one for one in stages if one.kind == "base")
+    assert first.needs["model"] == second.needs["model"] == base.key
+    (tuned,) = (one for one in stages if one.kind == "tune")
+    assert tuned.needs["model"] == first.key
+
+
+def test_general_text_is_cleaned_where_that_is_asked_for(model):
+    for general in (True, False):
+        rules = {"min_chars": 10, "repetition": False, "near_duplicate_threshold": 0}
+        read = make_recipe(lessons(model, clean={**rules, "general": general}))
+        assert rules_of(read, "domain") == read.clean
+        assert rules_of(read, "general") == (read.clean if general else KEEP_ALL)
+
+
+def test_a_stage_whose_rows_changed_meanwhile_is_refused(model):
+    content = lessons(model, evaluate=None)
+    read = make_recipe(content)
+    (tuned,) = (one for one in plan_stages(read) if one.kind == "tune")
+    check_inputs(read, tuned)
+    Path(content["sft"]["sources"][0]["path"]).write_text('[{"instruction": "a", "output": "b"}]')
+    with pytest.raises(UserError, match="were changed before the stage tune had read them"):
+        check_inputs(read, tuned)
 
 
 def test_how_special_tokens_of_a_text_are_read_moves_its_stages(model):

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from statistics import stdev
 
 import numpy as np
 import pytest
@@ -76,6 +77,25 @@ def test_few_documents_are_counted_by_blocks(tmp_path):
     assert gauge.per == "block" and len(gauge.read(llama()).nats) == len(EvalBlocks(corpus, 8))
     limited = BitsPerByteEvaluator(EvalBlocks(corpus, 8, limit=2)).read(llama())
     assert len(limited.nats) == 2 and limited.bytes.sum() < corpus.validation_bytes
+
+
+@pytest.mark.parametrize(("count", "per"), [(7, "block"), (8, "document")])
+def test_eight_documents_are_enough(tmp_path, count, per):
+    lines = (f'{{"text": "{letter * 30}"}}\n' for letter in "abcdefghijklmnop"[: 2 * count])
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    reading = ReplayData(domain=tmp_path / "a.jsonl", validation=0.5, cache=tmp_path)
+    corpus = mix_texts(words(), reading).held["domain"]
+    assert sum(stream.documents for stream in corpus.validation) == count
+    assert BitsPerByteEvaluator(EvalBlocks(corpus, 8)).per == per
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=9))
+def test_of_documents_of_one_size_its_error_is_that_of_a_mean(moved):
+    sizes = np.full(len(moved), 8)
+    then = UnitLosses(sizes * 1.0, sizes, "document")
+    found = change(then, UnitLosses(sizes * (1.0 + np.array(moved)), sizes, "document"))
+    expected = stdev(one / math.log(2) for one in moved) / math.sqrt(len(moved))
+    assert found.error == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_a_change_says_what_it_is_over():

@@ -18,7 +18,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import BlockDataset, ReplayData, mix_texts, stack_rows
 from layerlab.adaptation.pretraining.result import PretrainingResult
-from layerlab.adaptation.pretraining.train import pretrain
+from layerlab.adaptation.pretraining.train import count_updates, pretrain
 from layerlab.corpus.batches import BatchOrder
 from layerlab.recipes.adaptation_sections import PretrainSection
 from layerlab.recipes.load import validate_table
@@ -98,6 +98,11 @@ def near(ours: Path, theirs: Path) -> None:
     for name, value in first.items():
         gap = float((second[name] - value).norm())
         assert gap <= ROUNDING * float(value.norm()), name
+
+
+def test_tokens_are_rounded_to_whole_updates():
+    sections = [PretrainSection(tokens=tokens, batch_size=4) for tokens in (1, 95, 97)]
+    assert [count_updates(one, 16) for one in sections] == [1, 1, 2]
 
 
 def test_it_says_what_it_read_and_what_came_of_it(whole):
@@ -249,8 +254,10 @@ def test_without_replay_more_is_forgotten(tmp_path):
 
 
 def test_hard_batches_are_drawn_again(texts, tmp_path):
-    found = run(texts, tmp_path / "out", section={"resample_fraction": 0.5})
+    section = {"resample_fraction": 0.48, "max_eval_blocks": 2}
+    found = run(texts, tmp_path / "out", section=section)
     assert found.updates == 4 and found.tokens == 4 * 4 * BLOCK
+    assert not found.held["domain"]["whole"]
     kept = json.loads((tmp_path / "out" / "batches.json").read_text())
     assert len(kept["losses"]) == 8 and len(kept["batches"]) == 4
     assert sum(one.blocks for one in found.sources) == 16

@@ -305,7 +305,7 @@ def check_split(words: PreTrainedTokenizerFast, given: Conversation) -> list[str
         assert one.ids[: len(prompt)].tolist() == prompt == encoder.prompt(given.turns[:place])
         assert one.answer.tolist()[: len(prompt)] == [False] * len(prompt)
         (text,) = said(words, one)
-        assert one.ends == (int(np.flatnonzero(one.answer)[-1]) + 1,)
+        assert one.ends == (int(np.flatnonzero(one.answer)[-1]) + 1,) == (len(one.ids),)
         learned.append(text)
     return learned
 
@@ -346,6 +346,8 @@ def test_a_thought_that_a_template_leaves_out_of_every_answer_is_learned():
     learned = check_split(words, THOUGHTFUL)
     given = [turn.text for turn in THOUGHTFUL.turns if turn.role == "assistant"]
     assert learned == [f"{one}<|eot_id|>" for one in given]
+    late = talk("a", "yes", "b", "<think>ah</think>no")  # an answer before it that is not learned
+    assert check_split(words, late) == ["yes<|eot_id|>", "<think>ah</think>no<|eot_id|>"]
 
 
 @pytest.mark.parametrize("name", ["marked", "derived", "left out"])

@@ -119,8 +119,8 @@ def test_columns_about_a_row_are_left_out_and_others_can_be(tmp_path):
         ({"messages": [{"role": "user", "content": "a"}]}, "has no turn of the assistant"),
         ({"instruction": "a", "output": " "}, "turn 2 (assistant) is empty; leave that row out"),
         (
-            {"messages": [*MESSAGES["messages"], {"role": "system", "content": "s"}]},
-            "turn 3 is the system's; only the first turn can be",
+            {"messages": [MESSAGES["messages"][0], {"role": "system", "content": "s"}]},
+            "turn 2 is the system's; only the first turn can be",
         ),
         (
             {"instruction": "a", "output": "b", "history": "[1, 2]"},

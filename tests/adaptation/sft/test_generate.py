@@ -25,25 +25,28 @@ def made() -> Any:
     return model.double()
 
 
+def literally(model: Any, words: Any, prompt: Any, new: int) -> str:
+    """The likeliest token of a pass over all that stands before it, up to an end or the context."""
+    encoder = Encoder(words)
+    ids = encoder.prompt(prompt)
+    start = len(ids)
+    while len(ids) < min(start + new, SIZES["context"]):
+        with torch.no_grad():
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        if ids[-1] in (encoder.closing(), words.eos_token_id):
+            ids.pop()
+            break
+    return str(words.decode(ids[start:], skip_special_tokens=True)).strip()
+
+
 @pytest.mark.parametrize("padded", [True, False])
 def test_an_answer_is_the_likeliest_token_again_and_again(padded):
     model, words = made().train(), speaker()
     if not padded:
         words.pad_token = None
-    encoder = Encoder(words)
     found = answers(model, words, PROMPTS, new=6, batch=3)
     assert model.training
-    for prompt, answer in zip(PROMPTS, found, strict=True):
-        ids = encoder.prompt(prompt)
-        start = len(ids)
-        while len(ids) < start + 6:
-            with torch.no_grad():
-                ids.append(int(model.eval()(torch.tensor([ids])).logits[0, -1].argmax()))
-            if ids[-1] in (encoder.closing(), words.eos_token_id):
-                ids.pop()
-                break
-        model.train()
-        assert answer == words.decode(ids[start:], skip_special_tokens=True).strip()
+    assert found == [literally(model.eval(), words, prompt, 6) for prompt in PROMPTS]
     assert len(set(found)) > 1
 
 
@@ -51,8 +54,30 @@ def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer():
     model, words = made(), speaker()
     alone = [answers(model, words, [one], new=12)[0] for one in ("a", "b" * 40)]
     assert answers(model, words, ["b" * 40, "a"], new=12) == alone[::-1]
+    assert alone == [literally(model, words, one, 12) for one in ("a", "b" * 40)]
     sizes = [len(Encoder(words).prompt(one)) for one in ("a", "b" * 40)]
     assert sizes[0] + 12 <= 64 < sizes[1] + 12, "only the longer one is near the end"
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>"])
+def test_an_answer_stops_at_either_end(end):
+    model, words = made(), speaker()
+    likeliest = [words.convert_tokens_to_ids(one) for one in (end, *"aaaa")]
+
+    def push(module: Any, given: Any, found: Any) -> None:
+        found.logits[..., likeliest.pop(0)] += 1e6
+
+    model.register_forward_hook(push)
+    assert answers(model, words, ["a"], new=4) == [""]
+    assert len(likeliest) == 4
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused():
+    model, words = made(), speaker()
+    rest = 64 - len(Encoder(words).prompt("b"))
+    assert answers(model, words, ["b" * rest])[0] == literally(model, words, "b" * rest, 1)
+    with pytest.raises(UserError, match="has 64 tokens, and the model reads 64 with its answer"):
+        answers(model, words, ["b" * (rest + 1)])
 
 
 def test_a_prompt_longer_than_the_context_is_named():

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
@@ -26,6 +26,7 @@ def made(name: str, sizes: list[int]) -> EncodedSource:
 
 @settings(max_examples=50, deadline=None)
 @given(first=lengths, second=lengths, seed=st.integers(0, 9), pack=st.booleans())
+@example([7], [9, 9], 0, True)  # 7 / 25 * 25 is a little more than 7
 def test_an_epoch_is_every_row_once(first, second, seed, pack):
     sources = [made("law", first), made("general", second)]
     total = sum(first) + sum(second)
@@ -79,6 +80,18 @@ def test_rows_of_all_sources_are_shuffled_among_each_other():
     assert found != other
 
 
+def test_each_pass_has_an_order_of_its_own():
+    sources = [made("law", [8] * 20), made("general", [8] * 20)]
+    weights = {"law": 1, "general": 3}  # ten of the first in a round, so that a pass takes two
+    found = list(blocks(sources, weights, 4 * 320, block=16, pack=False, seed=0))
+    rounds = [
+        {one for block in found[first : first + 40] for place, one in block if not place}
+        for first in range(0, 160, 40)
+    ]
+    assert rounds[0] | rounds[1] == rounds[2] | rounds[3] == {*range(20)}
+    assert rounds[0] != rounds[2]
+
+
 def test_what_became_of_the_rows_is_counted():
     encoder = Encoder(speaker())
     rows = [talk("a", "b"), talk("a", "b", "c", "d" * 60), talk("q" * 90, "b"), talk("c", "e")]
@@ -103,7 +116,7 @@ def test_no_copy_of_a_held_out_row_is_learned():
     assert not held & {one.ids.tobytes() for one in twice.examples}
     assert (twice.tally.rows, twice.tally.held, twice.tally.dropped) == (32, 4, {COPY: 4})
     assert (once.tally.rows, once.tally.held, once.tally.dropped) == (16, 4, {})
-    same = draw_source("law", rows[:1] * 9, encoder, **options)
+    same = draw_source("law", rows[:1] * 9, encoder, **{**options, "validation_fraction": 0.9})
     assert (same.tally.rows, same.tally.held) == (9, 0), "one row alone cannot be held out too"
 
 

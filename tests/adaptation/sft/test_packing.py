@@ -159,6 +159,31 @@ def test_a_model_whose_positions_alone_start_again_is_refused():
     refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
 
 
+def test_a_model_whose_mask_alone_starts_again_is_refused():
+    """Nobody sees a neighbour, and yet a text stands elsewhere than by itself."""
+    model = made("gpt2")
+    whole = model.forward
+
+    def placing(input_ids: torch.Tensor, position_ids: torch.Tensor, **rest: Any) -> Any:
+        own = (position_ids == 0).cumsum(-1)
+        size = input_ids.shape[1]
+        mask = torch.ones(size, size).tril().bool() & (own[:, :, None] == own[:, None, :])
+        return whole(input_ids=input_ids, attention_mask=mask[:, None], **rest)
+
+    model.forward = placing
+    refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
+
+
+def test_a_model_that_sees_a_neighbour_a_little_is_refused(tiny):
+    model = tiny("llama", initializer_range=0.5)
+
+    def leak(module: Any, given: Any, options: Any, found: Any) -> None:
+        found.logits += 1e-6 * options["input_ids"].cumsum(-1)[..., None]
+
+    model.register_forward_hook(leak, with_kwargs=True)
+    refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
+
+
 def flatten(module: Any, query: Any, key: Any, value: Any, mask: Any, **rest: Any) -> Any:
     """Attention that restarts where flash attention of transformers does, without its kernels."""
     positions, rows = rest.pop("position_ids"), len(query)

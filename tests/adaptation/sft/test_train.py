@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM, TrainerCallback
 
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
@@ -157,6 +157,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(done, tmp_path, monkeypatch):
         UserError, match=r"another mixture \(\['law: .* held out'\], not \['law 2: "
     ):
         tuned(tmp_path / "run", save_steps=2, rows=renamed)
+    other = {**ROWS, "general": [*ROWS["general"][:-1], talk("say 9", "hi", "again", "hi there")]}
+    with pytest.raises(UserError, match="holds a run with another order of rows"):
+        tuned(tmp_path / "run", save_steps=2, rows=other)
 
 
 @pytest.mark.full
@@ -327,6 +330,13 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path):
     ]
     for settings, said in cases:
         assert said in refusal(tuned, tmp_path / "run", **settings)
+
+
+def test_a_model_whose_packed_conversations_see_each_other_does_not_begin(tmp_path):
+    blind = BloomConfig(vocab_size=288, hidden_size=16, n_layer=1, n_head=2)
+    error = r"does not keep packed conversations apart: .*packing to false"
+    refuses(error, tuned, tmp_path / "run", BloomForCausalLM(blind))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.full

@@ -79,11 +79,10 @@ def test_each_byte_counts_once_whatever_its_tokens(given, context, batch):
     assert len(found.documents) == len(given)
 
 
-def literally(model: Any, text: str, context: int) -> float:
+def literally(model: Any, ids: list[int], context: int, begin: int = 1) -> float:
     """Token by token, each in a pass of its own, in the model's own precision."""
-    ids = [WORDS.eos_token_id, *WORDS(text)["input_ids"]]
     nats = 0.0
-    for place in range(1, len(ids)):
+    for place in range(begin, len(ids)):
         first = (place - 1) // context * context
         with torch.no_grad():
             logits = model(torch.tensor([ids[first:place]])).logits[0, -1]
@@ -101,9 +100,37 @@ def test_costs_are_those_of_a_literal_computation(kind, tiny):
     for context, batch in ((7, 3), (64, 8)):
         found = bits_per_byte(model, WORDS, TEXTS, context=context, batch=batch)
         for one, text in zip(found.documents, TEXTS, strict=True):
-            assert one.nats == pytest.approx(literally(model, text, context), rel=1e-11)
+            ids = [WORDS.eos_token_id, *WORDS(text)["input_ids"]]
+            assert one.nats == pytest.approx(literally(model, ids, context), rel=1e-11)
     assert found.start == WORDS.eos_token
     assert found.nats == pytest.approx(sum(one.nats for one in found.documents))
+
+
+@pytest.mark.parametrize(("text", "begin"), [("abc", 1), ("äb and c", 2), ("被告人", 3)])
+def test_without_a_token_before_it_a_text_costs_what_follows_its_first_character(text, begin, tiny):
+    model = tiny("llama", vocab_size=256, initializer_range=0.5).double()
+    for context in (1, 2, 64):
+        found = bits_per_byte(model, BYTES, [text, "a longer text"], context=context)
+        nats = literally(model, BYTES(text)["input_ids"], context, begin)
+        assert found.documents[0].nats == pytest.approx(nats, rel=1e-11)
+        assert found.documents[0].tokens == len(text.encode()) - begin
+
+
+def test_logits_of_few_digits_are_not_summed_in_as_few(tiny):
+    model = tiny("llama", vocab_size=300, initializer_range=0.5).to(torch.bfloat16)
+    ids = [WORDS.eos_token_id, *WORDS(TEXTS[4])["input_ids"]]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids[:-1]])).logits[0].double()
+    nats = -logits.log_softmax(-1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].sum()
+    assert bits_per_byte(model, WORDS, TEXTS[4:]).nats == pytest.approx(float(nats), rel=1e-6)
+
+
+def test_an_end_comes_before_a_begin_that_the_tokenizer_does_not_put(tiny):
+    made = train_bpe(TEXTS, vocab=299)
+    made.add_special_tokens({"bos_token": "<s>"})
+    model = tiny("llama", vocab_size=len(made), max_position_embeddings=4096)
+    found = bits_per_byte(model, made, ["the cat"])
+    assert (found.start, found.context) == (made.eos_token, 1024)
 
 
 def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny):
@@ -139,11 +166,11 @@ def test_the_model_stays_in_its_mode_and_texts_are_read_as_they_come(tiny):
 def test_the_error_is_that_of_the_ratio_over_documents():
     from layerlab.adaptation.trainer.bits_per_byte import Document
 
-    two = (Document(4 * math.log(2), 1, 1), Document(4 * math.log(2), 1, 3))
+    two = (Document(6 * math.log(2), 1, 1), Document(2 * math.log(2), 1, 3))
     found = Bits(documents=two, start="", context=4, unseen=0)
     assert found.bits_per_byte == 2
-    # Residuals are 4 - 2 and 4 - 6; sqrt(2 / 1 * (4 + 4)) / 4.
-    assert found.error == pytest.approx(1)
+    # Residuals are 6 - 2 and 2 - 6; sqrt(2 / 1 * (16 + 16)) / 4.
+    assert found.error == pytest.approx(2)
     assert Bits(documents=two[:1], start="", context=4, unseen=0).error is None
     assert found.to_dict()["bytes"] == 4
 
@@ -180,7 +207,7 @@ def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte():
     made = Tokenizer(models.WordLevel({"w": 0, "the": 1, "cat": 2}, unk_token="w"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     few = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w")
-    lost = bits_per_byte(MODELS["bytes"], few, ["the cat", "the dog the"])
+    lost = bits_per_byte(MODELS["bytes"], few, ["the dog the", "the cat"])
     assert lost.bits_per_byte is lost.error is lost.to_dict()["bits_per_byte"] is None
     # The first token of a text has none before it.
     assert lost.nats == pytest.approx(3 * math.log(256), rel=16 * UNIT)

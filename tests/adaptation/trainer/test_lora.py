@@ -12,7 +12,13 @@ from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import ReplayData
 from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.pretraining.train import pretrain
-from layerlab.adaptation.trainer.lora import add_adapters, check_mergeable, merge_adapters
+from layerlab.adaptation.trainer.lora import (
+    add_adapters,
+    check_mergeable,
+    find_trained_whole,
+    merge_adapters,
+    merge_and_measure,
+)
 from layerlab.api.adapt import plan_adaptation
 from layerlab.recipes.adaptation_sections import LoraSection, PretrainSection
 from layerlab.records.events import read
@@ -57,6 +63,36 @@ def test_weights_that_layers_share_take_no_adapters(make):
     assert learned(model, LoraSection(r=4)) > 0.1  # what would be saved is another model
 
 
+def test_adapters_are_those_that_the_section_asks_for():
+    section = LoraSection(
+        r=4, lora_dropout=0.25, target_modules=("q_proj",), modules_to_save=("lm_head",)
+    )
+    first, again, other = (add_adapters(llama(), section, seed) for seed in (1, 1, 2))
+    learned = [name for name, one in first.named_parameters() if one.requires_grad]
+    assert {"lora_A" in name or "lora_B" in name or "lm_head" in name for name in learned} == {True}
+    assert any("lm_head.modules_to_save" in name for name in learned)
+    assert {one.p for one in first.modules() if isinstance(one, torch.nn.Dropout)} == {0.25}
+    drawn = [
+        next(one for name, one in model.named_parameters() if "lora_A" in name)
+        for model in (first, again, other)
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_a_module_is_named_by_whole_words_or_not_at_all():
+    for lora in ({"modules_to_save": ("head",)}, {"target_modules": ("proj",)}):
+        with pytest.raises(UserError, match=r"the model has no module .* for LoRA; expected names"):
+            find_trained_whole(llama(), LoraSection(**lora))
+
+
+def test_what_is_merged_into_float32_is_not_measured_again():
+    def measure(model: Any) -> Any:
+        raise AssertionError
+
+    adapted = add_adapters(llama(), LoraSection(r=2), 0)
+    assert merge_and_measure(adapted, {"domain": 1.0}, "bits per byte", measure)[1] == []
+
+
 def test_what_is_not_shared_takes_adapters_beside_it():
     lora = LoraSection(r=4, target_modules=("in_proj", "out_proj"))
     check_mergeable(model := zamba(), lora)
@@ -83,8 +119,9 @@ def test_a_head_tied_to_the_embeddings_takes_none(tiny, lora, fits):
     check_mergeable(tiny("llama", tie_word_embeddings=False), section)
 
 
-def test_a_module_trained_whole_is_no_layers_in_common():
-    lora = LoraSection(r=4, target_modules=("lm_head",), modules_to_save=("router",))
+@pytest.mark.parametrize("whole", ["router", "ffn"])
+def test_a_module_trained_whole_is_no_layers_in_common(whole):
+    lora = LoraSection(r=4, target_modules=("lm_head",), modules_to_save=(whole,))
     with pytest.raises(UserError, match=r"weight of model.layers.0.ffn.router, which model.layers"):
         check_mergeable(layerlab.build("widenet", **SIZE), lora)
 

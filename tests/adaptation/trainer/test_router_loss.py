@@ -26,6 +26,13 @@ def experts(family: str, **options: Any) -> Any:
     return AutoModelForCausalLM.from_config(config)
 
 
+def pretraining(model: Any) -> PretrainingRun:
+    """A run with updates of four blocks of eight tokens."""
+    section: Any = SimpleNamespace(batch_size=4)
+    given: dict[str, Any] = dict.fromkeys(("tokenizer", "text", "settings", "sharding", "merge"))
+    return PretrainingRun(model=model, section=section, seed=0, block=8, **given)
+
+
 ROWS = torch.randint(0, 64, (4, 9), generator=torch.Generator().manual_seed(1))
 
 
@@ -37,10 +44,7 @@ def test_both_learn_the_loss_that_the_model_itself_gives(family):
     tuned = mean_loss(model, outputs, ROWS, 4 * 8)
     assert tuned.item() == pytest.approx(outputs.loss.item(), rel=1e-6)
     outputs = model(input_ids=ROWS[:, :-1], use_cache=False)
-    section: Any = SimpleNamespace(batch_size=4)
-    given: dict[str, Any] = dict.fromkeys(("tokenizer", "text", "settings", "sharding", "merge"))
-    run = PretrainingRun(model=model, section=section, seed=0, block=8, **given)
-    found = run.loss(outputs, ROWS[:, 1:])
+    found = pretraining(model).loss(outputs, ROWS[:, 1:])
     plain = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), ROWS[:, 1:].flatten())
     assert found.item() == pytest.approx((plain + 0.5 * outputs.aux_loss).item(), rel=1e-6)
 
@@ -52,7 +56,21 @@ def test_rows_count_by_their_share():
         share = len(ROWS[part]) / 4
         found = mean_loss(model, outputs, ROWS[part], 4 * 8)
         plain = mean_loss(llama(64), SimpleNamespace(logits=outputs.logits), ROWS[part], 4 * 8)
-        assert (found - plain).item() == pytest.approx(0.5 * share * outputs.aux_loss.item(), 1e-5)
+        routers = 0.5 * share * outputs.aux_loss.item()
+        assert (found - plain).item() == pytest.approx(routers, 1e-5)
+        outputs = model(input_ids=ROWS[part, :-1], use_cache=False)
+        logits, labels = outputs.logits.flatten(0, 1), ROWS[part, 1:]
+        nats = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum").item()
+        routers = 0.5 * share * outputs.aux_loss.item()
+        found = pretraining(model).loss(outputs, labels)
+        assert found.item() == pytest.approx(nats / (4 * 8) + routers, rel=1e-6)
+
+
+def test_its_weight_is_that_which_the_model_itself_takes():
+    model = experts("mixtral", output_router_logits=True)
+    model.router_aux_loss_coef = 0.25
+    outputs = model(input_ids=ROWS, labels=ROWS, use_cache=False)
+    assert mean_loss(model, outputs, ROWS, 4 * 8).item() == pytest.approx(outputs.loss.item(), 1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")

@@ -109,18 +109,22 @@ def test_what_says_nothing_of_a_model_changes_no_beginning(tmp_path):
     assert describe_beginning(type(one).from_pretrained(tmp_path), tokenizer) == before
 
 
-def test_adapters_that_are_drawn_anew_are_the_same_beginning():
+@pytest.mark.parametrize(
+    ("name", "begins_at_zero"), [("q_proj", "lora_B"), ("embed_tokens", "lora_embedding_A")]
+)
+def test_adapters_that_are_drawn_anew_are_the_same_beginning(name, begins_at_zero):
     from peft import LoraConfig, get_peft_model
 
-    lora = LoraConfig(r=2, target_modules=["q_proj"])
+    lora = LoraConfig(r=2, target_modules=[name])
     first = get_peft_model(llama(), lora)
     plain = llama()
     torch.manual_seed(1)
     second = get_peft_model(plain, lora)
     assert describe_beginning(first, words()) == describe_beginning(second, words())
     with torch.no_grad():
-        for name, weight in second.named_parameters():
-            if "lora_B" in name:
+        for path, weight in second.named_parameters():
+            if begins_at_zero in path:
+                assert not weight.any()
                 weight.fill_(1.0)
     assert describe_beginning(first, words()) != describe_beginning(second, words())
 

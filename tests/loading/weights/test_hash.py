@@ -12,7 +12,7 @@ from layerlab import UserError
 from layerlab.evaluation.harness.cache import describe_tokenizer
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import hash as module
-from layerlab.loading.weights.hash import hash_tokenizer, hashing, weights_hash
+from layerlab.loading.weights.hash import hash_tensors, hash_tokenizer, hashing, weights_hash
 
 
 @pytest.fixture
@@ -32,6 +32,15 @@ def test_the_hash_follows_the_weights(saved, tiny):
     assert memory[0] == memory[1] != memory[2]
     changed.save_pretrained(saved)
     assert weights_hash(saved, stored) != before
+
+
+def test_the_hash_follows_the_names_of_tensors_and_not_their_order():
+    one, two = torch.tensor([1.0]), torch.tensor([2.0])
+    found = hash_tensors([("a", one), ("b", two)])
+    assert hash_tensors([("b", two), ("a", one)]) == found
+    others = ([("a", two), ("b", one)], [("a", one), ("c", two)])
+    assert found not in [hash_tensors(other) for other in others]
+    assert hash_tensors([("a", one), ("b", two.to("meta"))]) is None
 
 
 @pytest.fixture

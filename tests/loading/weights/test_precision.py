@@ -5,11 +5,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
 from layerlab.errors import UserError
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import precision
 from layerlab.loading.weights.precision import choose_device
+from layerlab.loading.weights.weightless import Outline
 from layerlab.system import hardware
 
 
@@ -62,6 +64,32 @@ def test_where_no_dtype_is_named_most_of_the_weights_decide(first, others, read,
     assert found == {str(read)}
 
 
+@pytest.mark.parametrize(
+    ("told", "device", "read"),
+    [
+        (torch.float32, "cuda", "auto"),
+        (None, "cuda", torch.float16),
+        (None, "cpu", torch.float32),
+        (None, "auto", torch.float32),
+        (None, None, torch.float32),
+    ],
+)
+def test_float16_is_read_as_it_is_where_no_processor_may_compute(told, device, read):
+    config = LlamaConfig(dtype=told)
+    assert precision.precision(config, None, {"a": Outline("F16", (2,))}, device) == read
+
+
+def test_most_numbers_decide_and_not_most_tensors():
+    stored = {"a": Outline("F32", (5, 5)), "b": Outline("BF16", (3,)), "c": Outline("BF16", (3,))}
+    assert precision.stored_precision(stored) == torch.float32
+
+
+def test_what_was_asked_for_is_not_remarked_on(tiny, tmp_path, caplog):
+    tiny("gpt2").save_pretrained(tmp_path)
+    assert load_model(str(tmp_path), dtype="bfloat16").model.dtype == torch.bfloat16
+    assert not caplog.records
+
+
 def test_weights_that_stay_on_the_disk_are_told_as_they_are_stored(tiny, tmp_path, caplog):
     """They are not rounded, whatever config.json says."""
     tiny("llama").save_pretrained(tmp_path)
@@ -80,7 +108,7 @@ def test_a_large_model_goes_to_a_gpu_that_has_room_for_it(tiny, monkeypatch):
     assert choose_device(model, "auto") is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 2**40))
-    free[0] = weighs
+    free[0] = weighs * 6 // 5  # a fifth of it is left alone
     assert choose_device(model, "auto") is None
     assert choose_device(model, torch.bfloat16) == "cuda"
     free[0] = 2 * weighs
