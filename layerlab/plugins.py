@@ -355,8 +355,8 @@ def with_swap(chosen: Sequence[Measure], against: str | None) -> list[Measure]:
     """Return the measures with that of another checkpoint's weights where a user named one.
 
     Example:
-        >>> [measure.options["against"] for measure in with_swap([], "base")]
-        ['base']
+        >>> [measure.options["against"] for measure in with_swap([], "llama")]
+        ['llama']
     """
     if against is None:
         return list(chosen)

@@ -219,11 +219,6 @@ def _check_reads(
             f"study {study.name} compares layers, {study.layers} at least, and {loaded.name} has "
             f"{len(loaded.stack.attentions)} with attention; give a deeper model"
         )
-    if not len(tokens):
-        raise UserError(
-            f"the tokenizer of {loaded.name} makes no token of the text; put its tokenizer files "
-            "into the folder"
-        )
     needed = options[study.passage] if isinstance(study.passage, str) else study.passage
     if loaded.context is not None and loaded.context < needed:
         raise UserError(

@@ -301,11 +301,7 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
             "least 65 tokens with --text FILE",
         ),
         ("collapse-depth", {"model": narrow}, "passages of 128 tokens, and narrow can read 16"),
-        (
-            "collapse-depth",
-            {"model": bare},
-            "of bare makes no token of the text; put its tokenizer",
-        ),
+        ("collapse-depth", {"model": bare}, "bare has no tokenizer; put its tokenizer files"),
         ("collapse-depth", {"model": made("gpt2")}, "has no tokenizer; put its tokenizer files"),
         (
             "gpt-curves",
