@@ -79,12 +79,18 @@ def load_folder(folder: Path, name: str) -> Any:
         what = f"the tokenizer {name}"
         check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
     tokenizer = stop_dropout(_load(folder), name)
-    special = {one.content for one in tokenizer.added_tokens_decoder.values() if one.special}
-    special |= {*tokenizer.all_special_tokens}
-    if set(tokenizer.get_vocab()) <= special:  # made up by transformers, which found no file
+    if _is_made_up(tokenizer):
         raise LookupError("there is no vocabulary")
     check_tokenizer(tokenizer, name)
     return tokenizer
+
+
+def _is_made_up(tokenizer: Any) -> bool:
+    """Return whether transformers found no file, and made a tokenizer of special tokens alone."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):  # others come of files, or of none
+        return False
+    special = {one.content for one in tokenizer.added_tokens_decoder.values() if one.special}
+    return set(tokenizer.get_vocab()) <= special | {*tokenizer.all_special_tokens}
 
 
 def stop_dropout(tokenizer: Any, name: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
@@ -130,3 +130,15 @@ def test_a_tokenizer_whose_words_were_all_added_is_one(tmp_path):
     tokenizer.add_tokens(list("ACGT"))
     tokenizer.save_pretrained(tmp_path)
     assert tokenizer_of(str(tmp_path))("GATTACA")["input_ids"] == [3, 1, 4, 4, 1, 2, 1]
+
+
+def test_a_tokenizer_that_does_not_list_its_added_tokens_is_read(tmp_path, monkeypatch):
+    # As that of mistral-common, of which ByT5's takes the place.
+    def refuse(_: object) -> None:
+        raise NotImplementedError
+
+    ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path)
+    monkeypatch.setattr(ByT5Tokenizer, "__len__", lambda self: 259)
+    monkeypatch.setattr(ByT5Tokenizer, "get_vocab", lambda self: {"a": 0})
+    monkeypatch.setattr(ByT5Tokenizer, "added_tokens_decoder", property(refuse))
+    assert isinstance(tokenizer_of(str(tmp_path)), ByT5Tokenizer)
