@@ -6,6 +6,7 @@ fill in the rest. `EXCEPTIONS` is what that leaves open.
 """
 
 import warnings
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -123,6 +124,8 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
             "cosmos3_edge",
             "glm46v",
             "glm4v",
+            "glm_ocr",
+            "glmga",
             "hunyuan_vl",
             "paddleocr_vl",
             "qwen2_5_omni_thinker",
@@ -131,7 +134,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
         ),
         _axes(2, 1, 1),
     ),
-    **dict.fromkeys(("glm4v_moe", "glm_ocr", "glmga"), _axes(1, 1, 0)),
+    "glm4v_moe": _axes(1, 1, 0),
     "ernie4_5_vl_moe": _axes(1, 1, 2),
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1},
@@ -219,7 +222,8 @@ UNBUILT = {
 
 def family_config(family: str) -> PretrainedConfig:
     """The tiny configuration of a family."""
-    made = _tiny(CONFIG_MAPPING[family], EXCEPTIONS.get(family, {}))
+    # A configuration writes into the dicts that it is given.
+    made = _tiny(CONFIG_MAPPING[family], deepcopy(EXCEPTIONS.get(family, {})))
     wanted = getattr(transformers, CLASSES[family]).config_class
     inner = [getattr(made, name) for name in made.sub_configs]
     return next((config for config in inner if type(config) is wanted), made)
