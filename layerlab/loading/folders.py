@@ -7,7 +7,8 @@ from pathlib import Path
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.gguf import ENDING, unpack_gguf
+from layerlab.loading.packed.folder import unpack_folder
+from layerlab.loading.packed.gguf import ENDING, unpack_gguf
 from layerlab.system.hub import fetch_files
 from layerlab.validation import suggest
 
@@ -33,7 +34,7 @@ def check_found(models: Iterable[str]) -> None:
 
 
 def find_folder(name: str, *, with_weights: bool) -> Path:
-    """Return the folder of a model: built in, as given, or of the Hub.
+    """Return the folder of a model: built in, as given, of the Hub, or of the cache if unpacked.
 
     Args:
         with_weights: with its weights; a folder has them in any case.
@@ -63,7 +64,7 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
             check_single(folder)
             return folder
     check_weights(folder)
-    return folder
+    return unpack_folder(folder)
 
 
 def check_single(folder: Path) -> None:

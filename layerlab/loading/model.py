@@ -24,7 +24,7 @@ from layerlab.loading.dry_run import check_call, check_loaded, check_real_call
 from layerlab.loading.folders import find_folder
 from layerlab.loading.names import label
 from layerlab.loading.options import check_dtype
-from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied, read_outlines
+from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied
 from layerlab.loading.weights.hash import weights_hash
 from layerlab.loading.weights.precision import (
     as_stored,
@@ -42,6 +42,7 @@ from layerlab.loading.weights.saved import (
     tokenizer_of,
     weights,
 )
+from layerlab.loading.weights.stored_tensors import read_outlines
 from layerlab.loading.weights.weightless import (
     check_blocks,
     check_causal,
@@ -340,7 +341,8 @@ def _load_by_name(
         config = configuration(folder)
         check_causal(config, name)
         check_present(device)
-        folder = find_folder(name, with_weights=True)
+        if (whole := find_folder(name, with_weights=True)) != folder:  # unpacked meanwhile
+            folder, config = whole, configuration(whole)
         source, outlines = str(folder), read_outlines(folder)
         bare = empty(config, source, outlines)
         quantised = is_quantised(config)

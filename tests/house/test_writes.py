@@ -56,7 +56,7 @@ REASONS = {
     "ledger/chain.py append_line": "appends to a ledger under its lock",
     "ledger/chain.py begin_chain": "takes back the ledger that it has written",
     "ledger/chain.py _replace_end": "called by what appends to a ledger",
-    "loading/gguf.py _unpack": "called by what fills a folder",
+    "loading/packed/gguf.py _unpack": "called by what fills a folder",
     "model/config.py LabConfig.save_pretrained": "checked: over no file that was edited, no link",
     "numerics/formats/kernel.py _keep": "a damaged library of its own in the cache",
     "numerics/formats/kernel.py _build": "in the cache, under the hash of what is written",

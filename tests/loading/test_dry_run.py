@@ -1,8 +1,10 @@
 """What a model would compute for itself, found where nothing takes room."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from layerlab import UserError
@@ -47,12 +49,39 @@ def test_a_model_is_called_to_its_end_and_once(kind, sizes, monkeypatch):
     config = AutoConfig.for_model(kind, **{**SMALL, **sizes})
     model = empty(config, "folder")
     model.register_forward_hook(lambda _, __, found: called.append(found.logits.shape[1]))
-    dry_run.check_call(model, "the model")
+    assert dry_run.check_call(model, "the model")
     assert not called  # it was called when it was built
     dry_run._CALLED.clear()
     monkeypatch.setattr(dry_run, "STEPS", 0)  # each weight allows for some
-    dry_run.check_call(model, "the model")
+    assert dry_run.check_call(model, "the model")
     assert called == [dry_run.TOKENS]
+
+
+def test_a_call_may_take_four_times_the_room_of_the_weights_and_no_more(monkeypatch):
+    monkeypatch.setattr(dry_run, "_CALLED", {})
+    monkeypatch.setattr(dry_run, "TABLES", 0)
+    model = empty(AutoConfig.for_model("llama", **SMALL, intermediate_size=16), "folder")
+    weights = sum(one.numel() * one.itemsize for one in model.parameters())
+
+    def widen(module: Any, given: Any, found: Any, more: int = 0) -> None:
+        torch.empty(dry_run.TOKENS * weights + more, dtype=torch.uint8)
+
+    for more in (0, 1):
+        dry_run._CALLED.clear()
+        hook = model.register_forward_hook(partial(widen, more=more))
+        if more:
+            refuses("computes tables of 0.0 GiB for itself", dry_run.check_call, model, "the model")
+        else:
+            assert dry_run.check_call(model, "the model")
+        hook.remove()
+    for more in (0, 1):
+        dry_run._CALLED.clear()
+        table = torch.empty(weights + more, dtype=torch.uint8, device="meta")
+        model.register_buffer("table", table)
+        if more:
+            refuses("computes tables of 0.0 GiB for itself", dry_run.check_call, model, "the model")
+        else:
+            assert dry_run.check_call(model, "the model")
 
 
 def test_a_call_that_failed_has_failed_the_next_time_too(monkeypatch):

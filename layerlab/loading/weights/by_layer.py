@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
@@ -26,6 +25,7 @@ from transformers.core_model_loading import (
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.folders import check_weights
 from layerlab.loading.weights.saved import check_plain, configuration, refuse_tied
+from layerlab.loading.weights.stored_tensors import list_stored, open_store, read_outlines
 from layerlab.loading.weights.weightless import Outline, empty
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm
@@ -36,13 +36,8 @@ from layerlab.observe.architecture.structure import (
     find_rotary,
     text_config,
 )
-from layerlab.records.parse import one_line, read_json
-from layerlab.system.files import check_regular
 from layerlab.system.untrusted.trust import allows_unused
 from layerlab.validation import short_repr
-
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 
 def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]:
@@ -52,10 +47,10 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
         UserError: the folder has no safetensors, or they cannot be read.
     """
     found: dict[str, Tensor] = {}
-    for file, names in _inventory(Path(folder)).items():
+    for file, names in list_stored(Path(folder)).items():
         wanted = [name for name in names if name.startswith(f"{prefix}.")]
         if wanted:
-            with _open(file) as store:
+            with open_store(file) as store:
                 found |= {
                     name[len(prefix) + 1 :]: _widen(store.get_tensor(name)) for name in wanted
                 }
@@ -69,9 +64,9 @@ def read_stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tup
         UserError: the folder has no safetensors, or they cannot be read.
     """
     read_outlines(folder)  # looks the files through
-    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    places = {name: file for file, names in list_stored(folder).items() for name in names}
     for name in sorted(places, key=key):
-        with _open(places[name]) as store:
+        with open_store(places[name]) as store:
             yield name, _widen(store.get_tensor(name))
 
 
@@ -92,7 +87,7 @@ def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
         UserError: the folder has no config.json, or no safetensors.
         NotApplicable: the model has no stack of blocks, or its stored names are not its own.
     """
-    inventory = _inventory(Path(folder))
+    inventory = list_stored(Path(folder))
     model = skeleton(Path(folder))
     stack = anatomy(model)
     names = {name for stored in inventory.values() for name in stored}
@@ -143,27 +138,6 @@ def skeleton(folder: Path) -> Any:
     return bare
 
 
-def read_outlines(folder: Path) -> dict[str, Outline]:
-    """Read kind and shape of each stored tensor by name; only the heads of the files are read.
-
-    Raises:
-        UserError: the folder has no safetensors, they cannot be read, are complex numbers, or hold
-            other tensors than the index says.
-    """
-    found: dict[str, Outline] = {}
-    for file, names in _inventory(folder).items():
-        with _open(file) as store:
-            _check_names(file, set(names), set(store.keys()))
-            for name in names:
-                tensor = store.get_slice(name)
-                if tensor.get_dtype().startswith("C"):
-                    raise UserError(
-                        f"{name} in {str(file)!r} holds complex numbers; expected real weights"
-                    )
-                found[name] = Outline(tensor.get_dtype(), tuple(tensor.get_shape()))
-    return found
-
-
 def check_stored_once(bare: Any, folder: Path, stored: Mapping[str, Outline]) -> None:
     """Refuse two stored tensors that differ and are one weight of the model under two names.
 
@@ -177,7 +151,7 @@ def check_stored_once(bare: Any, folder: Path, stored: Mapping[str, Outline]) ->
     """
     if allows_unused():
         return
-    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    places = {name: file for file, names in list_stored(folder).items() for name in names}
     pairs = [
         pair
         for pair in _find_pairs(bare, stored)
@@ -202,7 +176,7 @@ def check_stored_tied(bare: Any, folder: Path, stored: Mapping[str, Outline]) ->
     Raises:
         UserError: there are some.
     """
-    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    places = {name: file for file, names in list_stored(folder).items() for name in names}
     held = {target: name for name, target, part in find_targets(bare, stored) if part is None}
     for one, other in bare.get_expanded_tied_weights_keys(all_submodels=True).items():
         both = one in held and other in held
@@ -259,7 +233,7 @@ def _is_equal(one: str, other: str, places: Mapping[str, Path]) -> bool:
     """
     found = []
     for name in (one, other):
-        with _open(places[name]) as store:
+        with open_store(places[name]) as store:
             found.append(store.get_tensor(name))
     narrow = min((tensor.dtype for tensor in found), key=lambda kind: kind.itemsize)
     return torch.equal(*(tensor.to(narrow) for tensor in found))
@@ -269,71 +243,9 @@ def _is_same(one: str, other: str, places: Mapping[str, Path]) -> bool:
     """Return whether two stored tensors of one kind and shape are the same, bit for bit."""
     found = []
     for name in (one, other):
-        with _open(places[name]) as store:
+        with open_store(places[name]) as store:
             found.append(store.get_tensor(name).flatten().view(torch.uint8))
     return torch.equal(*found)
-
-
-def list_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights of a checkpoint, its index first.
-
-    Raises:
-        UserError: the folder has no safetensors, or an index that is none.
-    """
-    index = [folder / INDEX] if (folder / INDEX).is_file() else []
-    return [*index, *sorted(_inventory(folder))]
-
-
-def _check_names(file: Path, named: set[str], stored: set[str]) -> None:
-    """Refuse a file whose tensors are not those that the index names: each reader takes others."""
-    if named == stored:
-        return
-    name = min(named ^ stored)
-    where = f"is in {str(file)!r}, and {INDEX} names another file or none for it"
-    if name in named:
-        where = f"is not in {str(file)!r}, where {INDEX} says that it is"
-    raise UserError(
-        f"the tensor {short_repr(name)} {where}; save the model anew with save_pretrained(folder)"
-    )
-
-
-def _inventory(folder: Path) -> Mapping[Path, list[str]]:
-    """Return the names in each safetensors file of a checkpoint."""
-    index = folder / INDEX
-    if index.is_file() and (folder / SINGLE).exists():
-        raise UserError(
-            f"{str(folder)!r} holds both {SINGLE} and {INDEX}, and nothing says which of the two "
-            "models is meant; move one of them away"
-        )
-    if index.is_file():
-        try:
-            places = dict(read_json(index)["weight_map"])
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{index} is not an index of safetensors; write it anew") from None
-        files: dict[Path, list[str]] = {}
-        for name, path in places.items():
-            if not isinstance(path, str) or Path(path).name != path:
-                raise UserError(f"{index} names {path!r}, which is not a file beside it")
-            files.setdefault(folder / path, []).append(name)
-        return files
-    file = folder / SINGLE
-    if not file.is_file():
-        raise UserError(
-            f"no {SINGLE} and no {INDEX} in {folder}; pickle files are not opened: "
-            "save with save_pretrained(folder), which writes safetensors"
-        )
-    with _open(file) as store:
-        return {file: list(store.keys())}
-
-
-def _open(file: Path) -> Any:
-    check_regular(file)
-    try:
-        return safe_open(file, framework="pt")
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"the weights of {file} are damaged ({one_line(error)}); copy them anew"
-        ) from None
 
 
 def _stored_path(model: Any, stack: ModelStructure, part: AttentionPart, names: set[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlab.loading.weights.by_layer import list_files
+from layerlab.loading.weights.stored_tensors import list_files
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import digest_of
 from layerlab.system.files import check_regular

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from layerlab.loading.model import LoadedModel
-from layerlab.loading.weights.by_layer import find_targets, read_outlines, read_stored_tensors
+from layerlab.loading.weights.by_layer import find_targets, read_stored_tensors
+from layerlab.loading.weights.stored_tensors import read_outlines
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.packed_weights import read_parameters
 from layerlab.observe.architecture.weight_matrices import MatrixNames, WeightMatrix

@@ -20,6 +20,7 @@ from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.loading import options
 from layerlab.loading.folders import check_weights
+from layerlab.loading.packed.packing import find_packing
 from layerlab.loading.weights.weightless import (
     Outline,
     auto_class,
@@ -65,7 +66,11 @@ def configuration(folder: Path) -> Any:
         with _repeat_remarks(source):
             found = trust.load_pretrained(AutoConfig, source, local_files_only=True)
         _check_names(config, found, source)
-        check_method(found, source)
+        if (packing := find_packing(folder)) is None:
+            check_method(found, source)
+        else:
+            packing.check_known(source)
+            found.quantization_config = None  # it is unpacked before it is read
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
                 f"config.json in {source!r} names other weights (transformers_weights) than the "
@@ -145,7 +150,7 @@ def _repeat_remarks(source: str) -> Iterator[None]:
 
 def _remark_own_code(config: Any, source: str) -> None:
     """Say that transformers' own model is read where a folder names another of its own."""
-    mapped = getattr(config, "auto_map", None) or {}
+    mapped = getattr(config, "auto_map", None)
     own = mapped.get("AutoModelForCausalLM") if isinstance(mapped, dict) else None
     replaced = type(config).__module__.startswith("transformers.")  # ours is the one named
     if own is not None and replaced and "trust_remote_code" not in trust.granted_options():

@@ -108,6 +108,45 @@ def test_only_the_tensors_under_the_prefix_are_read(tmp_path):
     assert layer_tensors(tmp_path, "h.2") == {}
 
 
+def test_only_floating_point_of_eight_bits_is_read_as_float32(tmp_path):
+    kinds = {
+        torch.float8_e4m3fn: torch.float32,
+        **{kind: kind for kind in (torch.bfloat16, torch.float64, torch.int8, torch.int64)},
+    }
+    stored = {f"h.{at}": torch.ones(2).to(kind) for at, kind in enumerate(kinds)}
+    save_file(stored, tmp_path / "model.safetensors")
+    found = layer_tensors(tmp_path, "h").values()
+    assert [one.dtype for one in found] == [*kinds.values()]
+
+
+@pytest.mark.parametrize("part", ["input_layernorm", "self_attn.o_proj"])
+def test_attention_needs_all_its_weights_and_those_of_the_norm_in_front(part, tiny, tmp_path):
+    tiny("llama").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    held = load_file(file)
+    del held["model.layers.0.mlp.up_proj.weight"]
+    save_file(held, file, metadata={"format": "pt"})
+    assert next(iter(read_layers(tmp_path)))
+    del held[f"model.layers.0.{part}.weight"]
+    save_file(held, file, metadata={"format": "pt"})
+    with pytest.raises(NotApplicable, match=rf"has no {part}\.weight in block 0"):
+        next(iter(read_layers(tmp_path)))
+
+
+def test_one_weight_under_two_names_is_read_where_both_are_the_same_bit_for_bit(tiny, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path)
+    file, name = tmp_path / "model.safetensors", "h.0.mlp.c_fc.weight"
+    held = load_file(file)
+    twin = held[f"transformer.{name}"].clone()
+    twin[0, 0] = held[f"transformer.{name}"][0, 0] = torch.nan
+    save_file({**held, name: twin}, file, metadata={"format": "pt"})
+    assert len(list(read_layers(tmp_path))) == 2
+    twin[0, 0] = 0.0
+    save_file({**held, name: twin}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match="which differ and are one weight of GPT2LMHeadModel"):
+        list(read_layers(tmp_path))
+
+
 def test_a_renamed_checkpoint_is_not_applicable(tiny, tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from transformers import CONFIG_MAPPING
 
-from layerlab.loading.weights.gguf_header import GgufHeader
+from layerlab.loading.packed.gguf_header import GgufHeader
 
 FREQUENT = [1.0, 2.0, 4.0, 8.0]
 

@@ -1,35 +1,27 @@
 """Unpacks a GGUF file of llama.cpp into a folder that is read as any other model's."""
 
-import hashlib
 import io
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from layerlab.console.tables import printable
 from layerlab.errors import UserError, describe_install
+from layerlab.loading.packed.cache import unpack_once
 from layerlab.records.parse import one_line
-from layerlab.system.files import check_regular, write_folder
-from layerlab.system.locks import lock_folder
+from layerlab.system.files import check_regular
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.untrusted.trust import load_pretrained
-from layerlab.version import VERSION
 
 if TYPE_CHECKING:
-    from layerlab.loading.weights.gguf_header import GgufHeader
+    from layerlab.loading.packed.gguf_header import GgufHeader
 
 ENDING = ".gguf"
 NAME = f"model{ENDING}"  # for transformers
-HOUR = 3600.0  # seconds for another process that unpacks the same file
-FREE = "set LAYERLAB_CACHE to another folder"
 _CONFIG = re.compile(r"(the model of )?config\.json in ''")  # which a file of this kind has not
-_LOG = logging.getLogger("layerlab")
 
 
 def unpack_gguf(file: Path) -> Path:
@@ -43,20 +35,8 @@ def unpack_gguf(file: Path) -> Path:
         UserError: it holds no model that transformers reads, the package gguf is not installed, or
             the cache has no room.
     """
-    from layerlab.system.hardware import cache_folder  # late: it needs torch
-
     check_regular(file)
-    found = file.stat()
-    times = f"{found.st_mtime_ns} {found.st_ctime_ns}"  # a copy may keep the first
-    state = f"{file.resolve()} {found.st_size} {times} {version('transformers')} {VERSION}"
-    key = hashlib.sha256(state.encode()).hexdigest()[:12]
-    folder = cache_folder() / "gguf" / f"{file.stem}-{key}"
-    if not folder.is_dir():
-        with lock_folder(folder, wait=HOUR, way=FREE):
-            if not folder.is_dir():
-                _LOG.warning("%s is unpacked once, into %s", printable(str(file)), folder)
-                write_folder(folder, partial(_unpack, file), "unpacked model")
-    return folder
+    return unpack_once(file, [file], partial(_unpack, file))
 
 
 def _unpack(file: Path, into: Path) -> None:
@@ -79,7 +59,7 @@ def _read(file: Path, alone: str) -> list[Any]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    from layerlab.loading.weights.gguf_header import GgufHeader
+    from layerlab.loading.packed.gguf_header import GgufHeader
 
     header = GgufHeader(file)
     load = partial(load_pretrained, source=alone, gguf_file=NAME)

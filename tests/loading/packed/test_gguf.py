@@ -17,7 +17,7 @@ from layerlab.loading.model import load_model
 from tests.support.gguf_file import TOKENS, write_gguf
 from tests.support.refused import refuses
 
-MEASURE = Path(__file__).resolve().parents[2] / "examples" / "own_measure.py"
+MEASURE = Path(__file__).resolve().parents[3] / "examples" / "own_measure.py"
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 64}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
@@ -61,7 +61,7 @@ def test_a_file_is_unpacked_once_and_again_where_it_changes(model, tmp_path, cac
     write_gguf(model, file, "Q4_0")
     layerlab.inspect(file, weights=True, progress=False)
     assert caplog.text.count("is unpacked once") == 2
-    assert len(list(cache.glob("gguf/small-*/config.json"))) == 2
+    assert len(list(cache.glob("unpacked/small-*/config.json"))) == 2
 
 
 @pytest.mark.parametrize("kept", [0, 3, 3000, -1000])
@@ -70,7 +70,7 @@ def test_a_file_that_is_cut_off_is_refused_and_leaves_nothing(model, kept, tmp_p
     write_gguf(model, file, "Q8_0")
     file.write_bytes(file.read_bytes()[:kept])
     refuses("small.gguf is no GGUF model that transformers reads: ", load_model, str(file))
-    assert not list(cache.glob("gguf/*"))
+    assert not list(cache.glob("unpacked/*"))
 
 
 MIXTURE = [f"blk.{layer}.ffn_{one}.weight" for layer in (0, 1) for one in ("gate", "up", "down")]

@@ -1,0 +1,48 @@
+"""Folders of the cache that hold unpacked models."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from layerlab.console.tables import printable
+from layerlab.console.units import amount
+from layerlab.system.files import write_folder
+from layerlab.system.locks import lock_folder
+from layerlab.version import VERSION
+
+HOUR = 3600.0  # seconds for another process that unpacks the same model
+FREE = "set LAYERLAB_CACHE to another folder"
+UNPACKED = "unpacked"
+_LOG = logging.getLogger("layerlab")
+
+
+def unpack_once(source: Path, files: Iterable[Path], fill: Callable[[Path], None]) -> Path:
+    """Return the folder of the cache with an unpacked model, filled the first time.
+
+    Args:
+        source: the file or folder that is unpacked.
+        files: what is read of it; where one changes, all is unpacked again.
+        fill: is handed an empty folder to write the model into.
+
+    Raises:
+        UserError: the cache has no room, or cannot be written.
+    """
+    from layerlab.system.hardware import cache_folder  # late: it needs torch
+
+    state, size = [version("transformers"), VERSION], 0
+    for file in files:
+        found = file.stat()
+        size += found.st_size
+        # A copy may keep the first of the times.
+        state.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}")
+    key = hashlib.sha256("\n".join(state).encode()).hexdigest()[:12]
+    folder = cache_folder() / UNPACKED / f"{source.resolve().stem}-{key}"
+    if not folder.is_dir():
+        with lock_folder(folder, wait=HOUR, way=FREE):
+            if not folder.is_dir():
+                name = printable(str(source))
+                _LOG.warning("%s is unpacked once (%s), into %s", name, amount(size, "B"), folder)
+                write_folder(folder, fill, "unpacked model")
+    return folder

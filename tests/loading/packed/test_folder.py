@@ -1,0 +1,204 @@
+"""Folders of packed models, which are read as those that the numbers stand for."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
+
+import layerlab
+from layerlab import UserError
+from layerlab.loading.model import check_named, load_model
+from layerlab.loading.packed import folder as packed_folder
+from tests.support.packed_folder import pack_awq, pack_fp8, pack_gptq, pack_mlx, write_packed
+from tests.support.refused import refuses
+
+SIZES = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+TOOLS = {
+    "gptq": (pack_gptq, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq"}),
+    "awq": (pack_awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}),
+    "mlx": (pack_mlx, {"bits": 8, "group_size": 32}),
+    "modelopt": (pack_fp8, {"quant_method": "modelopt", "quant_algo": "FP8"}),
+}
+TOKENS = torch.arange(3, 23)[None]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, tie_word_embeddings=False)).half().eval()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "packed"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_weights_are_the_numbers_that_packed_ones_stand_for(tool, model, folder):
+    expected = write_packed(model, folder, *TOOLS[tool])
+    check_named([folder])
+    found = load_model(str(folder))
+    read = found.model.state_dict()
+    assert read.keys() == expected.keys() and found.name == folder.name
+    for name, weight in expected.items():
+        assert torch.equal(read[name].to(weight.dtype), weight), name
+    torch.testing.assert_close(found.model(TOKENS).logits, model.float()(TOKENS).logits)
+    # No precision is narrower than the numbers, whatever the configuration said before.
+    kept = json.loads((found.folder / "config.json").read_text())["dtype"]
+    assert kept == ("float32" if tool == "modelopt" else "float16")
+
+
+def test_modelopt_says_it_in_a_file_of_its_own_too(model, folder):
+    expected = write_packed(model, folder, pack_fp8, {}, field="unused")
+    aside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(aside))
+    read = load_model(str(folder)).model.state_dict()
+    assert torch.equal(
+        read["model.layers.0.mlp.up_proj.weight"],
+        expected["model.layers.0.mlp.up_proj.weight"],
+    )
+
+
+def test_rows_stay_inputs_where_a_family_has_them_so(folder):
+    sizes = {"vocab_size": 64, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    model = GPT2LMHeadModel(GPT2Config(**sizes)).half().eval()
+    expected = write_packed(model, folder, *TOOLS["gptq"])
+    read = load_model(str(folder)).model.state_dict()
+    for name in ("transformer.h.0.attn.c_attn.weight", "transformer.h.1.attn.c_proj.weight"):
+        assert torch.equal(read[name].half(), expected[name])
+
+
+def test_experts_that_mlx_stacks_are_taken_apart(folder):
+    model = MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=3)).half().eval()
+    model.save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    for layer in range(2):
+        before = f"model.layers.{layer}.block_sparse_moe."
+        for own, theirs in {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.items():
+            experts = [stored.pop(f"{before}experts.{one}.{own}.weight") for one in range(3)]
+            parts, stands = pack_mlx(torch.stack(experts))
+            stored |= {f"{before}switch_mlp.{theirs}.{name}": one for name, one in parts.items()}
+            moe = model.model.layers[layer].mlp.experts
+            target = moe.down_proj if own == "w2" else moe.gate_up_proj
+            start = 96 if own == "w3" else 0
+            target.data[:, start : start + stands.shape[1]] = stands
+    save_file(stored, folder / "model.safetensors", metadata={"format": "mlx"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization": TOOLS["mlx"][1]}))
+    found = load_model(str(folder)).model
+    torch.testing.assert_close(found(TOKENS).logits, model.float()(TOKENS).logits)
+
+
+@pytest.mark.full
+def test_a_folder_is_unpacked_once_and_again_where_it_changes(model, folder, cache, caplog):
+    write_packed(model, folder, *TOOLS["awq"])
+    for _ in range(2):
+        found = layerlab.inspect(folder, weights=True, progress=False)
+        assert set(found.frames["matrices"].layer) == {-1, 0, 1, 2}
+    assert caplog.text.count("is unpacked once") == 1
+    os.utime(folder / "model.safetensors", (1, 1))
+    load_model(str(folder))
+    assert len(list(cache.glob("unpacked/packed-*/config.json"))) == 2
+
+
+def test_weights_may_lie_in_files_that_cut_through_a_layer(model, folder, monkeypatch):
+    expected = write_packed(model, folder, *TOOLS["gptq"])
+    stored = sorted(load_file(folder / "model.safetensors").items())
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for number in range(3):
+        file = f"part-{number}.safetensors"
+        part = dict(stored[number::3])
+        save_file(part, folder / file)
+        places |= dict.fromkeys(part, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    monkeypatch.setattr(packed_folder, "SHARD", 20_000)
+    found = load_model(str(folder))
+    assert len(list(found.folder.glob("*.safetensors"))) > 3
+    for name, weight in expected.items():
+        assert torch.equal(found.model.state_dict()[name].half(), weight), name
+
+
+def test_an_index_of_one_file_is_no_other_model(model, folder):
+    write_packed(model, folder, *TOOLS["mlx"])
+    places = dict.fromkeys(load_file(folder / "model.safetensors"), "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    load_model(str(folder))
+    shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
+    places["lm_head.weight"] = "other.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    refuses("holds both model.safetensors and", load_model, str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "said"),
+    [
+        ("qzeros", None, "KeyError: 'qzeros'"),
+        ("qzeros", torch.zeros(2, 3, dtype=torch.int32), "96 cannot be divided into 64"),
+        ("qweight", torch.zeros(8), ""),
+        ("qweight", torch.zeros(4, 4, 4, dtype=torch.int32), ""),
+        ("g_idx", torch.full((64,), 9, dtype=torch.int32), "IndexError"),
+        ("g_idx", torch.full((64,), 0.5), "g_idx names a group that there is not"),
+        ("g_idx", torch.full((64,), -1, dtype=torch.int32), "g_idx names a group"),
+        ("scales", torch.zeros(0, 64).half(), ""),
+        ("scales", torch.zeros(2, 64, dtype=torch.int64), "q_proj are whole numbers"),
+    ],
+)
+def test_damaged_parts_are_one_line_and_nothing_stays(name, tensor, said, model, folder, cache):
+    write_packed(model, folder, *TOOLS["gptq"])
+    replace(folder, name, tensor)
+    refuses(f"are packed by gptq in a way that is not read: .*{said}", load_model, str(folder))
+    assert not list(cache.glob("unpacked/packed-*/*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "said"),
+    [
+        ("rest", torch.zeros(2), "hold 1 tensors that its config.json has no place for"),
+        (
+            "qweight",
+            torch.zeros(4, 64, dtype=torch.int32),
+            "is stored as .64, 32., and .64, 64. is",
+        ),
+    ],
+)
+def test_parts_of_another_model_are_refused_as_such(name, tensor, said, model, folder):
+    write_packed(model, folder, *TOOLS["gptq"])
+    replace(folder, name, tensor)
+    if name == "qweight":
+        replace(folder, "g_idx", torch.zeros(32, dtype=torch.int32))
+    refuses(said, load_model, str(folder))
+
+
+def replace(folder, name, tensor):
+    stored, own = load_file(folder / "model.safetensors"), "model.layers.0.self_attn.q_proj."
+    stored.pop(own + name, None)
+    kept = {} if tensor is None else {own + name: tensor}
+    save_file(stored | kept, folder / "model.safetensors")
+
+
+def test_a_folder_without_room_or_weights_says_so(model, folder, monkeypatch):
+    write_packed(model, folder, *TOOLS["gptq"])
+    monkeypatch.setenv("LAYERLAB_CACHE", "/proc/nowhere")
+    with pytest.raises(UserError, match="/proc/nowhere"):
+        load_model(str(folder))
+    (folder / "model.safetensors").unlink()
+    refuses("has a config.json but no weights", load_model, str(folder))

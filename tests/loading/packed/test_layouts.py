@@ -1,0 +1,95 @@
+"""Layouts of packed weights, against what the tools that wrote them read of them.
+
+`packed_layers.safetensors` holds a few rows of one layer as GPTQModel 7.7, mlx-lm 0.32.2 and
+ModelOpt 0.47 wrote them, each with what the tool's own unpacking gave.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from layerlab.loading.packed.layouts import LAYOUTS
+
+WRITTEN = defaultdict(dict)
+for name, held in load_file(Path(__file__).parent / "packed_layers.safetensors").items():
+    WRITTEN[name.partition("/")[0]][name.partition("/")[2]] = held
+
+
+def settings_of(case):
+    tool, _, rest = case.partition("-")
+    if tool == "mlx":
+        _, group, mode = rest.split("-")
+        return {"group_size": int(group), "mode": mode}
+    return {"checkpoint_format": "gptq_v2" if "gptq_v2" in rest else "gptq"}
+
+
+@pytest.mark.parametrize("case", sorted(WRITTEN))
+def test_a_weight_is_what_its_own_tool_reads(case):
+    layout, parts = LAYOUTS[case.partition("-")[0]], WRITTEN[case]
+    held = {name: one for name, one in parts.items() if name in layout.parts}
+    weight = layout.unpack(held, settings_of(case))
+    assert layout.mark in held and held.keys() | layout.ranges | {"expected"} >= parts.keys()
+    assert weight.shape == parts["expected"].shape
+    assert torch.equal(weight.to(parts["expected"].dtype), parts["expected"])
+
+
+def test_groups_are_those_of_neighbours_where_nothing_says_otherwise():
+    parts = dict(WRITTEN["gptq-4-0-1-gptq-32"])
+    del parts["g_idx"]
+    assert torch.equal(LAYOUTS["gptq"].unpack(parts, {}), parts["expected"])
+
+
+def test_a_zero_that_is_stored_as_one_less_than_zero_is_zero():
+    # Fifteen is what four bits make of -1.
+    parts = {
+        "qweight": torch.full((1, 8), 0x33333333, dtype=torch.int32),
+        "qzeros": torch.full((1, 1), -1, dtype=torch.int32),
+        "scales": torch.full((1, 8), 0.5),
+    }
+    unpack = LAYOUTS["gptq"].unpack
+    assert torch.equal(unpack(parts, {"format": "gptq"}), torch.full((8, 8), 1.5))
+    assert torch.equal(unpack(parts, {"format": "gptq_v2"}), torch.full((8, 8), -6.0))
+    assert torch.equal(unpack(parts, {"packing_format": "auto_round"}), torch.full((8, 8), -6.0))
+
+
+@pytest.mark.parametrize(
+    ("scale", "factors"),
+    [
+        (torch.tensor(0.5), [[0.5, 0.5], [0.5, 0.5]]),
+        (torch.tensor([0.5, 2.0]), [[0.5, 0.5], [2.0, 2.0]]),
+        (torch.tensor([[0.5, 1.0], [2.0, 4.0]]), [[0.5, 1.0], [2.0, 4.0]]),
+        (torch.tensor([[0.5, 1.0], [2.0, 4.0]]).reshape(2, 1, 2, 1), [[0.5, 1.0], [2.0, 4.0]]),
+    ],
+    ids=["all", "rows", "groups", "squares"],
+)
+def test_a_scale_is_that_of_all_of_a_row_or_of_a_block(scale, factors):
+    rows, columns = (200, 200) if scale.dim() == 4 else (2, 64)
+    edge = (128, 128) if scale.dim() == 4 else (1, 32)
+    held = torch.randn(rows, columns).to(torch.float8_e4m3fn)
+    weight = LAYOUTS["modelopt"].unpack({"weight": held, "weight_scale": scale}, {})
+    for row, column in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows - 1, columns - 1)):
+        factor = factors[row >= edge[0]][column >= edge[1]]
+        assert weight[row, column] == held[row, column].float() * factor
+
+
+def test_whole_numbers_of_four_bits_lie_in_pairs_of_rows_and_have_signs():
+    numbers = torch.randint(-8, 8, (6, 64))
+    held = ((numbers[0::2] & 15) | (numbers[1::2] & 15) << 4).to(torch.uint8)
+    scale, inputs = torch.rand(6, 2) + 0.5, torch.rand(64) + 0.5
+    parts = {"weight": held, "weight_scale": scale, "pre_quant_scale": inputs.bfloat16()}
+    expected = numbers * scale.repeat_interleave(32, 1) * inputs.bfloat16().float()
+    assert torch.equal(LAYOUTS["modelopt"].unpack(parts, {}), expected)
+
+
+@pytest.mark.parametrize(
+    ("case", "part"),
+    [("awq-0-32", "scales"), ("mlx-4-64-affine", "weight"), ("modelopt-MXFP8", "weight_scale")],
+)
+def test_parts_of_sizes_that_do_not_fit_are_refused(case, part):
+    layout, parts = LAYOUTS[case.partition("-")[0]], dict(WRITTEN[case])
+    parts[part] = parts[part].T[:3].T if part != "scales" else parts[part][:3]
+    with pytest.raises(ValueError, match="cannot be divided into"):
+        layout.unpack(parts, settings_of(case))
