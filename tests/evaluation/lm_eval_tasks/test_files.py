@@ -4,6 +4,8 @@ import re
 import time
 
 import pytest
+import yaml
+from packaging.version import Version
 
 from layerlab.evaluation.lm_eval_tasks.files import Code, read_task_file
 from tests.support.refused import refusal, refuses
@@ -72,7 +74,6 @@ def merges(depth: int) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (merges(9), "it merges over 200,000 values"),
         ("v: 1" + ":1" * 30_000, "expected a number of at most 64 digits"),
         ("v: 1" + ":1" * 300 + ".5", "expected a number of at most 64 digits"),
         ("v: 0x" + "f" * 5000, "expected a number of at most 64 digits"),
@@ -87,6 +88,17 @@ def test_what_yaml_makes_more_of_than_stands_there_is_one_line(tmp_path, text, s
     file.write_text(f"task: t\n{text}\n")
     start = time.process_time()
     refuses(re.escape(said), read_task_file, file)
+    assert time.process_time() - start < 5
+
+
+def test_merges_of_merges_are_counted_or_made_once(tmp_path):
+    file = tmp_path / "t.yaml"
+    file.write_text(f"task: t\n{merges(9)}\n")
+    start = time.process_time()
+    if Version(yaml.__version__) < Version("6.0.4"):
+        refuses("it merges over 200,000 values", read_task_file, file)
+    else:  # PyYAML takes each pair once
+        assert read_task_file(file)["a8"] == {"k": 1}
     assert time.process_time() - start < 5
 
 

@@ -102,8 +102,10 @@ def test_a_translation_without_one_of_its_forms_is_unsettled():
 
 @pytest.mark.parametrize("code", CODES)
 def test_the_compiled_catalogue_is_that_of_the_text(code):
-    compiled = (FOLDER / code / "LC_MESSAGES" / "layerlab.mo").read_bytes()
-    assert compiled == TOOL["compiled"](catalogue(code)), "type: python docs/language.py"
+    held = (FOLDER / code / "LC_MESSAGES" / "layerlab.mo").read_bytes()
+    # Another Babel writes its own number.
+    both = [re.sub(rb"Babel [\d.]+", b"", one) for one in (held, TOOL["compiled"](catalogue(code)))]
+    assert both[0] == both[1], "type: python docs/language.py"
 
 
 @pytest.mark.parametrize("code", CODES)
