@@ -12,11 +12,11 @@ from layerlab.validation import short_repr, suggest
 MEASURES = tuple(
     """
     diversity dimension features stream lens ablation spectrum attention querykey matrices
-    lipschitz gain theorems rounding logits attribution gap swap gradients condition saliency
+    change lipschitz gain theorems rounding logits attribution gap swap gradients condition saliency
     """.split()
 )
 # Those that need nothing but weights.
-OF_WEIGHTS = ("querykey", "matrices")
+OF_WEIGHTS = ("querykey", "matrices", "change")
 STUDIES = tuple(
     """
     ablation-noise attention-gain attention-lambda backward batch-confound batch-independence

@@ -24,6 +24,7 @@ _SWITCH, _TEXT = Constraint(kind=bool), Constraint(kind=str)
 _FORMATS = ("bf16", _TEXT)
 _MODE = ("as-run", Constraint(kind=str, choices=("as-run", "flat", "autocast")))
 _WORD = (None, Constraint(kind=str | int | None))
+_OTHER = (None, Constraint(kind=str | None))
 _EXACTNESS = ("float32", Constraint(kind=str, choices=("float32", "float64")))
 
 MEASURES: Mapping[str, KnownOptions] = {
@@ -44,6 +45,7 @@ MEASURES: Mapping[str, KnownOptions] = {
     "querykey": {"tokens": (None, Constraint(kind=int | None, least=1, most=2**24))},
     # A tail is fitted to no fewer eigenvalues: below, its exponent says nothing.
     "matrices": {"fewest": (50, _PAIR)},
+    "change": {"against": _OTHER},
     "lipschitz": {
         "steps": (4, _COUNT),
         "tolerance": (0.01, Constraint(kind=float, least=0)),
@@ -63,7 +65,7 @@ MEASURES: Mapping[str, KnownOptions] = {
         "cross": (False, _SWITCH),
     },
     "gap": {"a": ("torch-eager", _TEXT), "b": ("torch-sdpa", _TEXT), "tokens": (128, _PAIR)},
-    "swap": {"against": (None, Constraint(kind=str | None)), "tokens": (256, _PAIR)},
+    "swap": {"against": _OTHER, "tokens": (256, _PAIR)},
     "gradients": {"formats": _FORMATS, "tokens": (128, _PAIR)},
     "condition": {"tokens": (64, _PAIR)},
     "saliency": {

@@ -58,6 +58,7 @@ ORDER = (
     "attention",
     "querykey",
     "matrices",
+    "change",
     "lipschitz",
     "gain",
     "theorems",
@@ -74,7 +75,7 @@ ORDER = (
 ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
 FEATURES = "features"
-SWAP = "swap"
+SWAP, CHANGE = "swap", "change"
 BUILDING = ("PARTS", "VARIANTS")
 
 
@@ -282,7 +283,8 @@ def resolve_weights(names: Any = None, loaded: Sequence[Measure] = ()) -> list[M
     """
     known = _by_name([*list_measures().values(), *loaded]).values()
     alone = [one for one in known if one.needs <= WEIGHTS]
-    for measure in (chosen := alone if names is None else resolve(names, loaded)):
+    usual = [one for one in alone if one.name != CHANGE]  # which wants another checkpoint
+    for measure in (chosen := usual if names is None else resolve(names, loaded)):
         if not measure.needs <= WEIGHTS:
             raise reads_text(measure.name, [one.name for one in alone])
     return chosen
@@ -351,17 +353,21 @@ def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
     return sorted([*chosen, list_measures()[FEATURES]], key=_place)
 
 
-def with_swap(chosen: Sequence[Measure], against: str | None) -> list[Measure]:
+def with_other(chosen: Sequence[Measure], against: str | None, weights: bool) -> list[Measure]:
     """Return the measures with that of another checkpoint's weights where a user named one.
 
+    Args:
+        weights: these alone are looked at.
+
     Example:
-        >>> [measure.options["against"] for measure in with_swap([], "llama")]
+        >>> [measure.options["against"] for measure in with_other([], "llama", False)]
         ['llama']
     """
     if against is None:
         return list(chosen)
-    asked = next((one for one in chosen if one.name == SWAP), list_measures()[SWAP])
-    rest = [one for one in chosen if one.name != SWAP]
+    name = CHANGE if weights else SWAP
+    asked = next((one for one in chosen if one.name == name), list_measures()[name])
+    rest = [one for one in chosen if one.name != name]
     return sorted([*rest, asked.given(against=against)], key=_place)
 
 

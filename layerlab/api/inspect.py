@@ -36,7 +36,7 @@ from layerlab.plugins import (
     with_features,
     with_formats,
     with_saliency,
-    with_swap,
+    with_other,
 )
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
@@ -113,7 +113,7 @@ def inspect(
         foil: with `saliency`, a word of which is asked why it is not that.
         features: also show frequent tokens in three dimensions.
         against: another checkpoint, such as the one that the models were quantized or tuned from,
-            to show which weights make them differ.
+            to show which weights make them differ; with `weights` how each of them does.
         weights: look at the weights alone: no text is read, and a folder is not loaded, but read a
             tensor at a time; the measures are those that need nothing else.
         load: Python files with measures of your own, or with the variant of a model.
@@ -134,7 +134,7 @@ def inspect(
     """
     unread = {"texts": texts, "input_ids": input_ids, "samples": samples, "context": context}
     unread |= {"saliency": saliency, "formats": formats, "features": features}
-    unread |= {"against": against, "device": device, "dtype": dtype}
+    unread |= {"device": device, "dtype": dtype}
     given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
     sizes = {"samples": samples, "context": context}
     read = no_text(unread) if weights else passage(texts, **given, **sizes)
@@ -142,7 +142,7 @@ def inspect(
     own = load_files(load, [str(one) for one in models if not isinstance(one, PreTrainedModel)])
     chosen = resolve_weights(measures, own) if weights else resolve(measures, own)
     chosen = with_formats(chosen, formats, backward)
-    chosen = with_swap(chosen, None if against is None else fspath(against))
+    chosen = with_other(chosen, None if against is None else fspath(against), weights)
     chosen = with_saliency(chosen, saliency, target, foil)
     job = InspectionRequest(
         models=models,

@@ -92,7 +92,7 @@ def inspect(
         typer.Option(
             metavar="MODEL",
             help="Show which weights make it differ from another checkpoint, as the one that it "
-            "was quantized or tuned from.",
+            "was quantized or tuned from; with --weights how, without loading either.",
         ),
     ] = None,
     weights: Annotated[
@@ -144,7 +144,7 @@ def inspect(
     check_lengths(context=context)
     unread = {"--text": text, "--context": context, "--formats": formats}
     unread |= {"--saliency": saliency, "--features": features}
-    unread |= {"--against": against, "--device": device, "--dtype": dtype}
+    unread |= {"--device": device, "--dtype": dtype}
     if weights:
         check_unread(unread)
     check_formats(formats)

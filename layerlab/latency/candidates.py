@@ -54,10 +54,9 @@ def build_candidate(given: str) -> Candidate:
     Raises:
         UserError: sizes that do not fit, or an option that the variant does not take.
     """
-    name, colon, settings = given.partition(":")
+    name, _, settings = given.partition(":")
     known = name in presets() or name in variants()
-    saved = Path(given).is_dir() or given in builtin.NAMES
-    if not known or (saved and not colon):
+    if not known or Path(given).is_dir() or given in builtin.NAMES:
         return Candidate(name=given)
     options = parse_settings(name, settings)
     sizes = {size: options.pop(size) for size in SIZES if size in options}

@@ -192,7 +192,7 @@ def generate(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> G
             )
         for _ in range(new - 1):
             out = read_on(model, found[-1], cache, **last)
-            found.append(out.logits[:, -1:].argmax(-1))
+            found.append(out.logits.argmax(-1))
         end = clock()
     return Generation(torch.cat(found, 1), middle - start, end - middle, cache)
 

@@ -13,6 +13,7 @@ from layerlab.errors import UserError
 from layerlab.latency.candidates import Candidate
 from layerlab.latency.config import LatencyConfig
 from layerlab.loading.weights.precision import MEMORY_SHARE
+from layerlab.model.cost.cost import account
 from layerlab.system.hardware import free_memory
 
 STATES = ("keys", "values", "conv_states", "recurrent_states")
@@ -36,12 +37,11 @@ def cache_numbers(one: Candidate, batch: int, tokens: int) -> int:
 
     batch * (2 * layers * kv_heads * head_width * tokens + features kept by convolutions)
     """
-    cost = one.account()
-    if one.design is None or cost is None:
+    if one.design is None:
         return 0
     shape = one.design.shape
     each = 2 * shape.layers * shape.kv_heads * shape.head_width * tokens
-    return batch * (each + cost.cached)
+    return batch * (each + account(one.design.spec, shape).cached)
 
 
 def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None:

@@ -9,7 +9,7 @@ from layerlab.console.tables import grids
 from layerlab.latency.config import LatencyConfig, threads_asked_for
 from layerlab.latency.measure import Latency, Timing
 from layerlab.latency.paired_ratio import Spread
-from layerlab.latency.parameter_matching import published_times
+from layerlab.latency.parameter_matching import MatchedPair, published_times
 
 
 def timetable(found: Latency, width: int) -> RenderableType:
@@ -25,15 +25,16 @@ def timetable(found: Latency, width: int) -> RenderableType:
     if found.pair is not None:
         times = published_times(found.pair.shape)
         for name in ("pangu", "llama"):
-            cells = (_source_name(name, found), "", "", f"{times[f'{name}_ms']:.1f}", "", "", "")
+            time = f"{times[f'{name}_ms']:.1f}"
+            cells = (_source_name(name, found.pair), "", "", time, "", "", "")
             rows.append([Text(cell, style="dim") for cell in cells])
     table = grids(headings, rows, ("model",), width)
     return Group(table, *(Text(line) for line in _lines(found)))
 
 
-def _source_name(name: str, found: Latency) -> str:
+def _source_name(name: str, pair: MatchedPair) -> str:
     """Return the name of a model of the source."""
-    return f"{name} {found.pair.shape.upper()}" if found.pair else name
+    return f"{name} {pair.shape.upper()}"
 
 
 def _cells(number: int, one: Timing) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _lines(found: Latency) -> Iterator[str]:
         note = f"; {pair.note}" if pair.note else ""
         yield f"predicted by the weights that a token reads: {pair.predicted:.3f}{note}"
         yield (
-            f"{_source_name('pangu', found)} over {_source_name('llama', found)}: published, on an "
+            f"{_source_name('pangu', pair)} over {_source_name('llama', pair)}: published, on an "
             "Ascend 910A in a setting that is not printed: "
             f"{published_times(pair.shape)['ratio']:.3f}"
         )

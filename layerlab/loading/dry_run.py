@@ -40,7 +40,7 @@ _CALLED: dict[tuple[type, str], bool] = {}
 
 
 class Footprint(TorchDispatchMode):
-    """Counts operations, and the bytes of the largest tensor that comes of one.
+    """Counts operations, and holds the bytes of what comes of each against a limit.
 
     Raises:
         UserError: within, as soon as there are more of either than is allowed.
@@ -49,7 +49,7 @@ class Footprint(TorchDispatchMode):
     def __init__(self, what: str, weights: int, most: float = float("inf")) -> None:
         super().__init__()
         self.what, self.most = what, most
-        self.left, self.largest = STEPS + MORE * weights, 0
+        self.left = STEPS + MORE * weights
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry out an operation and count what comes of it."""
@@ -62,16 +62,15 @@ class Footprint(TorchDispatchMode):
         found = _ANSWERS.get(func, func)(*args, **(kwargs or {}))
         for one in found if isinstance(found, tuple | list) else (found,):
             if isinstance(one, torch.Tensor):
-                self.count(one.untyped_storage().nbytes())
+                self.check(one.untyped_storage().nbytes())
         return found
 
-    def count(self, room: int) -> None:
-        """Count a tensor of so many bytes.
+    def check(self, room: int) -> None:
+        """Refuse a tensor of so many bytes, if they are more than is allowed.
 
         Raises:
-            UserError: it is more than is allowed.
+            UserError: they are.
         """
-        self.largest = max(self.largest, room)
         if room > self.most:
             raise UserError(
                 f"{self.what} computes tables of {room / 2**30:,.1f} GiB for itself, more than its "
@@ -100,7 +99,7 @@ def check_call(model: PreTrainedModel, what: str) -> bool:
     sizes = [one.numel() * one.itemsize for one in model.parameters()]
     footprint = Footprint(what, len(sizes), max(TABLES, sum(sizes)))
     for one in model.buffers():
-        footprint.count(one.numel() * one.itemsize)
+        footprint.check(one.numel() * one.itemsize)
     footprint.most = max(TABLES, TOKENS * sum(sizes))
     tokens = torch.ones(1, TOKENS, dtype=torch.long, device="meta")
     called, logits = True, None

@@ -320,14 +320,15 @@ class SlurmSection(Section):
     """The options of a Slurm job, under submitit's names.
 
     Attributes:
-        minutes: after which a job is stopped and put back in the queue.
+        minutes: after which a job is stopped and put back in the queue; the last three are for its
+            checkpoint.
         extra: further sbatch options by name.
     """
 
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    minutes: Count = 60
+    minutes: Annotated[int, Field(ge=5, le=10**15)] = 60
     gpus: Whole = 0
     cpus: Few = 1
     memory_gb: Count | None = None

@@ -49,6 +49,23 @@ def test_prompt_and_steps_are_those_of_generate(kind, tiny):
     assert found.cache.get_seq_length() == 10
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_of_a_prompt_only_the_last_logits_are_made_where_a_model_can_leave_out_others(kept, tiny):
+    model, places = tiny("llama", initializer_range=0.5), []
+    prompt = torch.randint(1, 64, (2, 5), generator=torch.Generator().manual_seed(3))
+    expected = generate(model, prompt, 4, lambda: 0.0).tokens
+    forward = model.forward
+
+    def whole(input_ids: Any, use_cache: bool, past_key_values: Any = None) -> Any:
+        return forward(input_ids=input_ids, use_cache=use_cache, past_key_values=past_key_values)
+
+    if not kept:
+        model.forward = whole
+    model.register_forward_hook(lambda _, __, out: places.append(out.logits.shape[1]))
+    assert torch.equal(generate(model, prompt, 4, lambda: 0.0).tokens, expected)
+    assert places == [1 if kept else 5, 1, 1, 1]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_memory_is_the_formula(kind, dtype):
@@ -60,7 +77,8 @@ def test_memory_is_the_formula(kind, dtype):
     assert cost is not None and model.dtype == chosen.dtype
     rows = {weight.data_ptr(): weight.nbytes for weight in model.state_dict().values()}
     context = model.config.max_position_embeddings
-    assert one.design is not None and context == max(one.design.shape.context, 9)
+    assert one.design is not None and context == one.design.shape.context == 16
+    assert torch.get_default_dtype() == torch.float32
     assert weight_bytes(model) == size * cost.parameters
     # The state dict holds what is tied or lent once more, at the same address.
     assert weight_bytes(model) == sum(rows.values())
@@ -92,6 +110,13 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch):
 
     monkeypatch.setattr(measure, "load_candidate", load)
     monkeypatch.setattr(measure, "generate", one_pass)
+    peaks = iter([7, None])
+
+    def weigh(run: Callable[[], object], device: str) -> int | None:
+        run()
+        return next(peaks)
+
+    monkeypatch.setattr(measure, "growth", weigh)
     named = [build_candidate(f"{kind}:{SIZES}") for kind in ("pangu-pi", "llama")]
     told: list[str] = []
     found = measure_latency(named, SMALL, note=told.append)
@@ -99,7 +124,10 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch):
     played = [one.split()[0] for one in order[4:] if one.endswith("4")]
     assert played[:4] == ["pangu-pi", "llama", "llama", "pangu-pi"]
     assert len(played) == 12 and told[-1] == "repetition 6 of 6"
-    first = found.timed[0]
+    assert order[4::2] == [f"{name} 2" for name in played]  # steps that nobody times
+    first, second = found.timed
+    assert (first.peak, second.peak) == (first.weights + 7, None)
+    assert found.prefill is not None and found.prefill.median == 1
     assert first.prefill.median == pytest.approx(10 / 5)
     assert first.decode.median == pytest.approx(6 / 3)
     assert found.decode is not None and found.decode.low == found.decode.high == 1
@@ -139,7 +167,9 @@ def _is_legend(line: str) -> bool:
     return line.startswith("ms per token")
 
 
-@pytest.mark.parametrize(("given", "count"), [("1", 1), ("3,1", 3), ("", None), ("many", None)])
+@pytest.mark.parametrize(
+    ("given", "count"), [("1", 1), ("3,1", 3), ("0", None), ("", None), ("many", None)]
+)
 def test_threads_are_those_that_the_environment_asks_for(given, count, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert threads_asked_for() == count
@@ -167,6 +197,11 @@ def test_the_peak_of_a_pass_is_seen():
     assert found is None or 0.9 * 2**28 < found < 1.5 * 2**28
 
 
+def test_the_peak_of_a_device_that_does_not_tell_it_is_unknown():
+    ran: list[int] = []
+    assert growth(lambda: ran.append(1), "meta") is None and ran == [1]
+
+
 def test_names_are_variants_with_sizes_or_models(tmp_path, tiny):
     assert build_candidate("llama").design is None  # the built-in model
     found = build_candidate("pangu-pi:width=64,heads=2,shortcut.r=16,head=tied").design
@@ -183,8 +218,40 @@ def test_names_are_variants_with_sizes_or_models(tmp_path, tiny):
     memory.check_room([saved], SMALL)  # of which nothing is known before it is loaded
     model = load_candidate(saved, SMALL)
     assert model.config.vocab_size == 64
+    assert load_candidate(saved, LatencyConfig(context=60, new=4, kind="bfloat16")).dtype == (
+        torch.bfloat16
+    )
     with pytest.raises(UserError, match="knows 64 positions, and a context of 60 with"):
         load_candidate(saved, LatencyConfig(context=60, new=5))
+
+
+@pytest.mark.full
+def test_a_model_that_knows_positions_of_any_number_is_timed_at_any_context(tmp_path):
+    recipe.build("bloom").save_pretrained(tmp_path)
+    assert load_candidate(Candidate(name=str(tmp_path)), LatencyConfig(context=10**6))
+
+
+@pytest.mark.parametrize("name", ["pangu-pi", "llama:2"])
+def test_a_folder_that_is_called_as_a_variant_is_the_model_in_it(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert name == "llama:2" or build_candidate(name).design is not None
+    (tmp_path / name).mkdir()
+    assert build_candidate(name) == Candidate(name=name)
+
+
+def test_a_variant_is_given_the_positions_that_a_timing_takes():
+    one = build_candidate(f"gpt2:{SIZES}")
+    model = load_candidate(one, LatencyConfig(context=20, new=4))
+    assert model.config.max_position_embeddings == 24
+
+
+@pytest.mark.parametrize(
+    ("there", "device", "kind"), [(True, "cuda", "bfloat16"), (False, "cpu", "float32")]
+)
+def test_a_gpu_is_taken_where_there_is_one_and_then_bfloat16(there, device, kind, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    found = latency_config()
+    assert (found.device, found.kind) == (device, kind)
 
 
 def test_a_size_that_is_misspelt_is_named_before_the_options():
@@ -218,6 +285,7 @@ def _both(matched: Any) -> list[Any]:
     [
         ({"new": 1}, "new is 1; expected a whole number from 2 to 1,048,576: type --new 32"),
         ({"new": 2**30}, "new is 1073741824; expected a whole number from 2 to 1,048,576"),
+        ({"threads": 0}, "threads is 0; expected a whole number from 1 to 1,048,576: type --th"),
         ({"batch": 0}, "batch is 0; expected a whole number from 1 to 1,048,576: type --batch 1"),
         (
             {"dtype": "int4"},
@@ -228,6 +296,12 @@ def _both(matched: Any) -> list[Any]:
 )
 def test_settings_that_cannot_be_are_refused(given, said):
     assert said in refusal(latency_config, **given)
+
+
+def test_the_least_of_each_size_is_taken():
+    least = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1, "seed": 3}
+    found = latency_config(device="cpu", **least)
+    assert {name: getattr(found, name) for name in least} == least
 
 
 def command(*words: str) -> None:

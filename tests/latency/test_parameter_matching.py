@@ -12,11 +12,23 @@ from hypothesis import strategies as st
 
 from layerlab import UserError, build
 from layerlab.latency.paired_ratio import Ratio, paired_ratio, spread
-from layerlab.latency.parameter_matching import ACCOUNTINGS, CLAIM, judge, published_times
+from layerlab.latency.parameter_matching import (
+    ACCOUNTINGS,
+    CLAIM,
+    judge,
+    published_times,
+    read_weights,
+)
 from layerlab.latency.parameter_matching import pair as found_pair
+from layerlab.model.cost.cost import account
+from layerlab.model.design import design
 
 # Found once: a search for equal parameters adds up 32 layers at each of its steps.
 pair = cache(found_pair)
+
+
+def usual_inner(width: int) -> int:
+    return design("llama", sizes={"width": width, "heads": 16}).shape.inner
 
 
 def read_by_counting(one) -> int:
@@ -46,6 +58,15 @@ def test_predictions_are_those_of_the_weights(name, width, expected):
     assert found.predicted == pytest.approx(expected, abs=6e-3)
 
 
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_all_weights_are_read_but_an_embedding_that_is_no_head(head):
+    found = design("llama", options={"head": head})
+    cost = account(found.spec, found.shape)
+    model = build("llama", head=head, device="meta")
+    left = model.get_input_embeddings().weight.numel() if head == "untied" else 0
+    assert read_weights(cost) == model.num_parameters() - left
+
+
 def test_sizes_are_those_that_the_accounting_names():
     found = {name: pair(name, width=None) for name in ACCOUNTINGS}
     shapes = {
@@ -68,6 +89,17 @@ def test_sizes_are_those_that_the_accounting_names():
     sums = [one.account().parameters for one in (small.pangu, small.llama)]
     assert sums[0] == pytest.approx(sums[1], rel=1e-3) and "18 layers" in small.note
     assert pair("fewer-layers", shape="1b").llama.design.shape.layers == 13
+    assert {found[name].llama.design.shape.inner for name in ACCOUNTINGS} == {11_008}
+    assert pair("fewer-layers", shape="1b").llama.design.shape.inner == usual_inner(2048)
+    alike = pair("equal-parameters", shape="1b")
+    assert {one.design.shape.layers for one in (alike.pangu, alike.llama)} == {12}
+
+
+@pytest.mark.parametrize("name", ["equal-total", "equal-parameters"])
+def test_how_far_two_are_from_equal_is_that_of_their_parameters(name):
+    found = pair(name, width=1024)
+    ours, theirs = (one.account().parameters for one in (found.pangu, found.llama))
+    assert found.off == pytest.approx(100 * (ours - theirs) / theirs, rel=1e-6) and found.off != 0
 
 
 @pytest.mark.few(3)
@@ -91,7 +123,7 @@ def test_what_is_not_equal_is_not_judged(off):
     found = judge(matched, Ratio(0.4, 0.39, 0.41, 10))
     assert found.word == "not a twin"
     assert f"no verdict: what is called equal is {off:+.1f} % off" in found.said
-    assert judge(replace(matched, off=1.9), Ratio(0.4, 0.39, 0.41, 10)).word == "holds"
+    assert judge(replace(matched, off=2.0), Ratio(0.4, 0.39, 0.41, 10)).word == "holds"
 
 
 def test_the_published_times():
@@ -115,7 +147,9 @@ def test_a_verdict_follows_from_the_interval_and_names_its_accounting(low, high,
     matched = pair("fewer-layers", width=1024)
     found = judge(matched, Ratio(0.9, low, high, 10))
     assert found.word == word and f": {word}; " in found.said
-    assert "fewer-layers, fewer layers, one vocabulary (a twin of the 7B shape" in found.said
+    said = "fewer-layers, fewer layers, one vocabulary (a twin of the 7B shape, width 1024)"
+    assert said in found.said
+    assert pair("fewer-layers").about.endswith("one vocabulary (7B, width 4096)")
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=40), st.floats(0.5, 2))
@@ -150,6 +184,15 @@ def test_a_spread_is_in_order(values):
     assert found.values == tuple(values)
 
 
+def test_a_ratio_and_a_spread_are_written_with_their_ends():
+    assert Ratio(0.9, 0.85, 0.9504, 8).summary() == "0.900 [0.850, 0.950]"
+    assert Ratio(0.9, None, None, 3).summary() == "0.900 (no interval from 3 pairs)"
+    bare = {"median": 0.9, "low": None, "high": None, "pairs": 3}
+    assert Ratio(0.9, None, None, 3).to_dict() == bare
+    values = [4.0, 1.0, 3.0, 2.0, 5.0]
+    assert spread(values).to_dict() == {"median": 3.0, "low": 2.0, "high": 4.0, "values": values}
+
+
 def test_one_value_has_no_spread():
     found = spread([2.0])
     assert (found.low, found.high) == (2.0, 2.0)
@@ -161,6 +204,8 @@ def test_one_value_has_no_spread():
         ("cheaper", {}, "no accounting is called 'cheaper'; expected equal-total"),
         ("fewer-layers", {"shape": "3b"}, "no shape is called '3b'; expected 1b or 7b"),
         ("fewer-layers", {"width": 1000}, "width is 1000; expected a multiple of 128, which"),
+        ("fewer-layers", {"width": 0}, "width is 0; expected a multiple of 128, which"),
+        ("fewer-layers", {"width": -128}, "width is -128; expected a multiple of 128, which"),
     ],
 )
 def test_what_is_no_accounting_is_refused(name, given, said):

@@ -39,7 +39,7 @@ def test_what_no_weights_tell_of_is_refused(kind, change, said, monkeypatch):
     ("kind", "sizes"),
     [
         ("mamba2", MAMBA),
-        ("mixtral", {"num_local_experts": 4, "intermediate_size": 16, "num_key_value_heads": 1}),
+        ("mixtral", {"num_local_experts": 4, "intermediate_size": 24, "num_key_value_heads": 1}),
         ("llama", {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32}),
     ],
 )
@@ -95,6 +95,13 @@ def test_a_call_that_failed_has_failed_the_next_time_too(monkeypatch):
     model.register_forward_pre_hook(fail)
     assert not dry_run.check_call(model, "the model")
     assert not dry_run.check_call(model, "the model")
+
+
+def test_a_model_of_one_dtype_that_fails_for_a_reason_of_its_own_is_left_to_it(tiny):
+    model = tiny("llama")
+    model.config.num_hidden_layers += 1
+    model.forward = lambda **_: 1 / 0
+    dry_run.check_loaded(model, model.model.layers)
 
 
 def test_a_model_without_a_cache_can_be_called(tiny):

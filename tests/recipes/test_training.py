@@ -99,6 +99,7 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
         ),
         ({"train": {"max_steps": 3, "learning_rate": math.nan}}, r"train\.learning_rate is nan"),
         ({**LENGTH, "run": {"save_total_limit": 1}}, r"run\.save_total_limit is 1"),
+        ({**LENGTH, "run": {"slurm": {"minutes": 2}}}, r"run\.slurm\.minutes is 2;"),
         (
             {**LENGTH, "run": {"max_parallel": "many"}},
             r"a whole number from 1 to 4096 or 'auto': write run.max_parallel = .auto",

@@ -152,7 +152,7 @@ def _pair(
     theirs: TaskAnswers,
     asked: PairedRequest,
 ) -> QuestionPairs | None:
-    ours = model.read(task, asked.documents or DOCUMENTS)
+    ours = model.read(task, ())  # of what a question is about, the baseline's answers tell
     return pair_questions(
         task,
         (model.name, ours),
@@ -349,7 +349,7 @@ def _word(row: dict[str, Any], level: Level, *, same: bool) -> str:
         return "identical"
     if row["holm"] is None:
         return "no verdict"
-    if row["holm"] < level.alpha and row["difference"]:
+    if row["holm"] < level.alpha:
         return "better" if (row["difference"] > 0) == row["higher"] else "worse"
     return "not distinguishable"
 

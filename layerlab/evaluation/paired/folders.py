@@ -273,7 +273,7 @@ def _own_groups(records: Mapping[str, Record]) -> dict[str, frozenset[str]]:
 def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAnswers:
     task, worth = str(record["task"]), str(record.get("worth") or "score")
     path = folder / str(record.get("samples"))
-    if not record.get("samples") or not path.is_file():
+    if not path.is_file():
         raise UserError(
             f"the prompts of {task} are not beside {folder / RESULTS}; evaluate again with --out"
         )

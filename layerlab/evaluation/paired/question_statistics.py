@@ -181,7 +181,7 @@ def _of_clusters(sums: np.ndarray, sizes: np.ndarray, mean: float, level: Level)
     """
     count = len(sums)
     if count < 2:
-        return Difference(kind="paired", n=count, mean=mean)
+        return Difference(kind="paired", n=count, mean=mean, exact=False)
     shares = sizes / sizes.sum()
     odds = shares / (1 - shares)
     rest = ((sums - mean * sizes) / np.sqrt(1 - shares)).tolist()

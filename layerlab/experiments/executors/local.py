@@ -257,7 +257,7 @@ class _Pool:
             try:
                 while queue or self.active:
                     while queue and free:
-                        self._start(*queue.popleft(), free.popleft())
+                        self._start(*queue.popleft(), free)
                     for one in list(self.active):
                         if self._over(one):
                             free.append(one.run_slots)
@@ -272,10 +272,25 @@ class _Pool:
                 self._stop()
         return self.ended
 
-    def _start(self, run: RunSpec, attempt: int, run_slots: tuple[RunSlot, ...]) -> None:
+    def _start(self, run: RunSpec, attempt: int, free: deque[tuple[RunSlot, ...]]) -> None:
+        """Start a run in the first slot that is free; one that cannot begin again has failed."""
         folder = self.out / run.name
-        work = self.crew.start(folder, run_slots)
-        self.active.append(_Active(run, folder, attempt, run_slots, work, Heartbeat(folder)))
+        try:
+            work = self.crew.start(folder, free[0])
+        except UserError as error:
+            if attempt == 1:
+                raise
+            self._record(
+                RunOutcome(
+                    run=run,
+                    folder=folder,
+                    ending="failed",
+                    said=(str(error),),
+                    attempts=attempt - 1,
+                )
+            )
+            return
+        self.active.append(_Active(run, folder, attempt, free.popleft(), work, Heartbeat(folder)))
 
     def _over(self, one: _Active) -> bool:
         """Return whether a run has ended; report its news, and kill it if it hangs."""
@@ -303,17 +318,21 @@ class _Pool:
 
     def _end(self, one: _Active, ending: Ending, result: dict[str, Any] | None) -> None:
         failed = ending == "failed"
-        outcome = RunOutcome(
-            run=one.run,
-            folder=one.folder,
-            ending=ending,
-            result=result,
-            said=tuple(one.work.words()) if failed else (),
-            why=_why(one) if failed and one.work.code() != WRONG else "",
-            attempts=one.attempt,
+        self._record(
+            RunOutcome(
+                run=one.run,
+                folder=one.folder,
+                ending=ending,
+                result=result,
+                said=tuple(one.work.words()) if failed else (),
+                why=_why(one) if failed and one.work.code() != WRONG else "",
+                attempts=one.attempt,
+            )
         )
-        self.ended[one.run.name] = outcome
-        self.progress.end(one.run.name, outcome.text)
+
+    def _record(self, outcome: RunOutcome) -> None:
+        self.ended[outcome.run.name] = outcome
+        self.progress.end(outcome.run.name, outcome.text)
 
     def _stop(self) -> None:
         """Ask all runs for a checkpoint, wait for it a while, and end them."""

@@ -5,12 +5,13 @@ checkpoint and goes back into the queue. What came out is read from the folders 
 which the cluster's machines must share with this one.
 """
 
+import json
 import math
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from io import StringIO
@@ -18,9 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError, describe_install
-from layerlab.experiments.executors.process import WORKER, RunProcess, tail
+from layerlab.experiments.executors.process import WORKER, RunProcess, open_log, tail
 from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.recipes.training_sections import RunSection
+from layerlab.records.heartbeat import LOG
+from layerlab.records.run_files import read_table
+from layerlab.system.files import write_file
+from layerlab.system.signals import GracefulStop
 from layerlab.system.untrusted.trust import list_grants
 
 ARRAY = 500  # jobs of one array; clusters allow 1,000 unless they are told otherwise
@@ -28,6 +33,7 @@ DELAY = 120  # seconds that a job has for its checkpoint before its time is over
 TIMEOUTS = 10_000  # times that a job goes back into the queue: until the run is finished
 LOOK = 10.0  # seconds between two questions to Slurm
 _POLL = 0.2
+_HANDED = "runs.json"  # which run each job of a command carries out
 SAFE = "PYTHONSAFEPATH"
 # What sbatch says where no cluster has answered it.
 _UNREACHED = (
@@ -117,36 +123,79 @@ class Cluster:
         self.settings, self.command = settings, command
         self.queue = Queue() if settings.executor == "slurm" else None
         # Its own each time: what an earlier one left there is not taken for an answer.
-        own = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        self._executor = _executor(folder.resolve() / own, settings)
-        self._ahead: dict[Path, Any] = {}
+        self._own = folder.resolve() / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self._executor = _executor(self._own, settings)
+        self._ahead: dict[Path, Job] = {}
+        self._handed: dict[str, str] = {}
 
     def rows(self, folders: Sequence[Path]) -> list[tuple[RunSlot, ...]]:
         """Return the slots for runs.
 
         Slurm, which has a queue of its own, is handed all of them at once.
+
+        Raises:
+            UserError: Slurm takes none, or still has jobs of an earlier command for some of them.
+            Stopped: a signal asked to stop meanwhile; what was handed over is taken back.
         """
         if self.queue is None:
             return slots(self.settings, len(folders))
+        self._refuse_queued(self.queue, {folder.name for folder in folders})
         run_slots = (RunSlot(threads=self.settings.threads),) * self.settings.num_processes
-        for start in range(0, len(folders), ARRAY):
-            part = folders[start : start + ARRAY]
-            self._ahead |= dict(zip(part, self._submit(part, run_slots), strict=True))
+        starts = range(0, len(folders), ARRAY)
+        # Each array knows of its own jobs alone; together they are no more than was asked for.
+        at_once = max(1, self.settings.slurm.parallel // len(starts))
+        self._executor.update_parameters(slurm_array_parallelism=at_once)
+        with self._take_back_on_failure(), GracefulStop() as halt:
+            for start in starts:
+                self._submit(folders[start : start + ARRAY], run_slots)
+                if halt.wanted:
+                    halt.leave()
         return [run_slots] * len(folders)
+
+    def _refuse_queued(self, queue: "Queue", names: Collection[str]) -> None:
+        """Refuse runs that are still in the queue: a job that waits locks no folder."""
+        for file in sorted(self._own.parent.glob(f"*/{_HANDED}")):
+            for job, name in read_table(file).items():
+                if name in names and queue.state(job) is not None:
+                    raise UserError(
+                        f"job {job} of an earlier command is to carry out {name} and still in the "
+                        "queue of Slurm; wait until it has ended, or type: scancel "
+                        f"{job.partition('_')[0]}"
+                    )
 
     def start(self, folder: Path, run_slots: tuple[RunSlot, ...]) -> "Job":
         """Return the job of a run: the one of the array, or a new one."""
-        job = self._ahead.pop(folder, None) or self._submit([folder], run_slots)[0]
-        return Job(job, folder, self.queue)
+        if folder not in self._ahead:
+            with self._take_back_on_failure():
+                self._submit([folder], run_slots)
+        return self._ahead.pop(folder)
 
-    def _submit(self, folders: Sequence[Path], run_slots: tuple[RunSlot, ...]) -> list[Any]:
+    @contextmanager
+    def _take_back_on_failure(self) -> Iterator[None]:
+        """Leave no job in the queue that nobody would hear of."""
+        try:
+            yield
+        except BaseException:
+            for job in self._ahead.values():
+                job.kill()
+            raise
+
+    def _submit(self, folders: Sequence[Path], run_slots: tuple[RunSlot, ...]) -> None:
         tasks = [SlurmTask(folder.resolve(), run_slots, self.command) for folder in folders]
+        begun = [open_log(folder) for folder in folders]
         try:
             # submitit prints what Slurm said, and hands it on as well.
             with redirect_stderr(StringIO()), _safe_path():
-                return list(self._executor.submit_array(tasks))
+                jobs = list(self._executor.submit_array(tasks))
         except Exception as error:
             raise _refuse(error) from error
+        for folder, begin, job in zip(folders, begun, jobs, strict=True):
+            self._ahead[folder] = Job(job, folder, begin, self.queue)
+        # Of submitit, and of no use: a folder that holds a link is never written into again.
+        for link in self._own.glob(".submission_file_*"):
+            link.unlink()
+        self._handed |= {job.job_id: one.name for job, one in zip(jobs, folders, strict=True)}
+        write_file(self._own / _HANDED, json.dumps(self._handed, indent=1) + "\n")
 
 
 @contextmanager
@@ -167,10 +216,14 @@ def _safe_path() -> Iterator[None]:
 
 
 class Job:
-    """A run in the queue of a cluster, or on its way there."""
+    """A run in the queue of a cluster, or on its way there.
 
-    def __init__(self, job: Any, folder: Path, queue: "Queue | None") -> None:
-        self._job, self._folder, self._queue = job, folder, queue
+    Args:
+        begin: where in `log.txt` its words begin.
+    """
+
+    def __init__(self, job: Any, folder: Path, begin: int, queue: "Queue | None") -> None:
+        self._job, self._folder, self._begin, self._queue = job, folder, begin, queue
         self._gone: float | None = None
         if queue is not None:
             queue.add(job.job_id)
@@ -204,8 +257,15 @@ class Job:
 
     def words(self, most: int = 20) -> list[str]:
         """Return the last lines of the run's log, or what Slurm said of the job."""
-        found = tail(self._folder / "log.txt", most)
-        return found or tail(self._job.paths.stderr, most)
+        paths = self._job.paths
+        found = tail(self._folder / LOG, most, self._begin) or tail(paths.stderr, most)
+        if found or paths.stdout.exists():
+            return found
+        return [
+            f"its job {self._job.job_id} left nothing in {paths.folder}: it was cancelled before "
+            "it began, or its machine does not have that folder; name an --out on a disk that all "
+            "machines of the cluster share"
+        ]
 
     def _state(self) -> str | None:
         """Return the state as Slurm names it; None when the job is gone."""
@@ -243,7 +303,10 @@ class Queue:
 
 def _refuse(error: Exception) -> UserError:
     """Return an error with the last line of Slurm's message, as for an unknown partition."""
-    message = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # The last line but for a hint at the manual, which follows an option that sbatch lacks.
+    told = [line for line in lines if not line.startswith("Try ")]
+    message = told[-1] if told else type(error).__name__
     remedy = "mend [run.slurm] of the recipe"
     if any(one in message for one in _UNREACHED):
         remedy = (
@@ -292,7 +355,6 @@ def _parameters(settings: RunSection) -> dict[str, Any]:
             "slurm_partition": asked.partition,
             "slurm_account": asked.account,
             "slurm_qos": asked.qos,
-            "slurm_array_parallelism": asked.parallel,
             "slurm_signal_delay_s": DELAY,
             "slurm_setup": [f"export {SAFE}=1"],
             "slurm_additional_parameters": {"requeue": True, **asked.extra},

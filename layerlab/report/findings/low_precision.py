@@ -114,7 +114,7 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
     width = readings.card.get("head_width")
     rows = readings.rows("querykey", "abs_norm", "norm")
     rows = rows[rows["norm"] > 0]
-    if rows.empty or not width:
+    if not width:
         return
     rows = rows.assign(ratio=rows["abs_norm"] / rows["norm"])
     rows = rows[rows["ratio"] > CANCELLING * width]
@@ -134,7 +134,7 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
 
 def _divergence(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("swap", "share")
-    rows = rows[np.isfinite(rows["share"])] if len(rows) else rows
+    rows = rows[np.isfinite(rows["share"])]
     if rows.empty:
         return
     whole, parts = rows.iloc[0], rows[rows["by"] != "all"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from layerlab.report.findings.extremes import figure, peak
+from layerlab.report.findings.extremes import figure, peak, percent
 from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
 LOW, HIGH = 2.0, 6.0  # martin21: exponents of well-trained models lie mostly between
@@ -99,9 +99,30 @@ def _dead(readings: RuleData) -> Iterator[RuleHit]:
     )
 
 
+def _changes(readings: RuleData) -> Iterator[RuleHit]:
+    rows = readings.rows("change", "change", "rank", "full_rank")
+    rows = rows.drop(columns="head", errors="ignore")
+    apart = rows[rows["change"] > 0]
+    if apart.empty:
+        return
+    top = peak(apart, "change")
+    yield top.hit(
+        severity="info",
+        sentence=f"{top.place}: {top.row['matrix']} is {percent(top.value)} of its norm away from "
+        f"the other checkpoint's, in {top.row['rank']:.0f} of {top.row['full_rank']:.0f} "
+        f"directions; {len(apart)} of {len(rows)} matrices differ",
+        advice="Few directions are what a merged adapter changes, all of them what full "
+        "fine-tuning or rounding does. What predictions lose by it says --against without "
+        "--weights.",
+        threshold=0.0,
+        kind=str(top.row["matrix"]),
+    )
+
+
 RULES = (
     Rule("dead", "matrices", "Own limit", _dead, "dead_rows", relative=True),
     Rule("steeptail", "matrices", "martin21; Own limit", _steep, "alpha"),
     Rule("heavytail", "matrices", "martin21; Own limit", _heavy, "alpha"),
+    Rule("changed", "change", "Own", _changes, "change"),
     Rule("deficient", "matrices", "Own", _deficient, "rank", relative=True),
 )

@@ -13,6 +13,7 @@ from statsmodels.stats.multitest import multipletests
 
 import layerlab
 from layerlab import UserError
+from layerlab.evaluation.results.question_remarks import describe_sentences
 from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import language
 from tests.evaluation.paired.written_samples import DATE, judged_sample, sample, write, write_scores
@@ -130,11 +131,13 @@ def test_one_document_tells_nothing_of_chance(tmp_path):
 def test_models_that_score_alike_are_identical(tmp_path):
     for name in ("a", "b"):
         write_scores(tmp_path / name, [1, 0, 1])
-    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    found = layerlab.judge([tmp_path / "a", tmp_path / "b"])
+    (row,) = found.rows
     assert (
         row["verdict"] == "identical"
         and "b and a have the same score at every question" in row["said"]
     )
+    assert len(found.content["remarks"]) == 1  # on seeds; there is nothing else to know
 
 
 def test_differences_that_cancel_are_not_the_same_scores(tmp_path):
@@ -258,8 +261,10 @@ def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path):
 def test_what_only_our_benchmarks_measure_has_its_direction(tmp_path, metric, word):
     for score, name in enumerate(("a", "b")):
         write_scores(tmp_path / name, [score] * 12, metric=metric)
-    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    found = layerlab.judge([tmp_path / "a", tmp_path / "b"])
+    (row,) = found.rows
     assert (row["metric"], row["verdict"]) == (metric, word)
+    assert (describe_sentences("own") in found.content["remarks"]) == (metric == "alone")
 
 
 def test_the_interval_of_other_scores_reaches_as_far_as_they_differ(tmp_path):
@@ -269,6 +274,17 @@ def test_the_interval_of_other_scores_reaches_as_far_as_they_differ(tmp_path):
     (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
     expected = stats.ttest_1samp(gaps, 0).confidence_interval()
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+
+
+def test_the_interval_of_shares_ends_where_they_can_differ_no_more(tmp_path):
+    for name, own in (("a", [0] * 4), ("b", [1] * 4)):
+        write_scores(tmp_path / name, own)
+    places = [tmp_path / "a", tmp_path / "b"]
+    (up,), (down,) = layerlab.judge(places).rows, layerlab.judge(places[::-1]).rows
+    assert up["high"] == 1 and -1 < up["low"] < 0.5
+    assert (down["low"], down["high"]) == (-1, -up["low"])
+    (less,) = layerlab.judge(places, confidence=0.8).rows
+    assert up["low"] < less["low"]
 
 
 def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
@@ -309,6 +325,16 @@ def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
             layerlab.judge(places, margin=margin)
 
 
+def test_a_margin_that_is_passed_by_chance_is_not_decided(tmp_path):
+    for name, own in (("a", [0.5] * 4), ("b", [0.6, 0.4, 0.7, 0.5])):
+        write_scores(tmp_path / name, own)
+    places = [tmp_path / "a", tmp_path / "b"]
+    for turned in (places, places[::-1]):
+        (row,) = layerlab.judge(turned, margin=0.03).rows
+        assert abs(row["difference"]) == pytest.approx(0.05)
+        assert (row["within"], row["within_p"]) == ("not decided", 1)
+
+
 @pytest.mark.full
 def test_a_margin_of_shares_is_a_share(tmp_path):
     for name, shift in (("a", 0), ("b", 1)):
@@ -318,7 +344,8 @@ def test_a_margin_of_shares_is_a_share(tmp_path):
     places = [tmp_path / "a", tmp_path / "b"]
     assert layerlab.judge(places, margin=0.01).rows[0]["within"] == "holds"
     assert layerlab.judge(places, margin=1e-5).rows[0]["within"] == "not decided"
-    with pytest.raises(
-        UserError, match=r"--margin is 2, and scores .* a percentage point is 0\.01"
-    ):
-        layerlab.judge(places, margin=2)
+    for margin in (1, 2):
+        with pytest.raises(
+            UserError, match=rf"--margin is {margin}, and scores .* a percentage point is 0\.01"
+        ):
+            layerlab.judge(places, margin=margin)

@@ -5,6 +5,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
@@ -141,6 +143,41 @@ def test_copies_of_questions_tell_no_more():
     assert compare_questions(one, ten, copies).p == pytest.approx(alone.p)
     found = compare_questions(one, ten)
     assert found.p is not None and alone.p is not None and found.p < alone.p / 100
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 30), st.sampled_from([0.8, 0.95]))
+def test_an_interval_of_shares_is_that_of_a_question_more_on_either_side(gained, lost, rest, sure):
+    n, level = gained + lost + rest, Level(confidence=sure)
+    gaps = np.array([1.0] * (gained + 1) + [-1.0] * (lost + 1) + [0.0] * rest)
+    found = adjusted_difference(gained, lost, n, level)
+    assert found.mean == pytest.approx(gaps.mean())
+    if n < 2:
+        assert found.interval is None
+        return
+    error = gaps.std() / math.sqrt(n + 2)
+    expected = stats.t.interval(sure, n - 1, gaps.mean(), error)
+    assert found.interval == pytest.approx(expected)
+    assert compare_questions(*answers(0, gained, lost, rest), None, level).found == found
+
+
+def test_scores_between_have_a_t_test_whichever_side_they_are_on():
+    whole, parts = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0.5, 0.25, 1.0, 0.0])
+    level = Level(confidence=0.8)
+    for ours, theirs in ((whole, parts), (parts, whole)):
+        found = compare_questions(ours, theirs, level=level)
+        expected = stats.ttest_rel(ours, theirs)
+        assert found.test == "paired t-test" and found.p == pytest.approx(expected.pvalue)
+        interval = expected.confidence_interval(0.8)
+        assert found.found.interval == pytest.approx((interval.low, interval.high))
+
+
+def test_one_unit_tells_nothing_and_two_do():
+    halves = np.array([0.25, 0.75])
+    for ours in (halves, halves[::-1]):  # the same score at each question, and in the mean
+        assert compare_questions(ours, halves, np.zeros(2, dtype=int)).p is None
+    assert compare_questions(halves[:1], halves[:1]).p is None
+    assert compare_questions(np.array([1.0]), np.array([0.0])).p is None
+    assert compare_questions(*answers(1, 1, 0, 0)).p == 1
 
 
 def test_tasks_stand_for_others():

@@ -20,7 +20,13 @@ LONG = "{{ 'and so on ' * (40 if number|length > 16 else 1) }}Which number comes
 
 
 def evaluate(
-    place: Path, text: str, context: int = 512, *, broken: bool = False, lost: str = ""
+    place: Path,
+    text: str,
+    context: int = 512,
+    *,
+    broken: bool = False,
+    lost: str = "",
+    shots: int | None = None,
 ) -> Path:
     """Evaluate a model, whose head is no numbers if it is broken, nor what it reads of a text."""
     task = write_task(place.parent / "tasks", "own", text, 12)
@@ -31,7 +37,7 @@ def evaluate(
     if lost:
         with torch.no_grad():
             model.get_input_embeddings().weight[tokenizer()(lost).input_ids] = float("nan")
-    options: dict[str, Any] = {"tokenizer": tokenizer(), "progress": False}
+    options: dict[str, Any] = {"tokenizer": tokenizer(), "progress": False, "shots": shots}
     layerlab.evaluate(model, tasks=str(task), out=place, **options)
     return place
 
@@ -51,6 +57,15 @@ def test_what_does_not_fit_into_a_context_does_not_count(tmp_path):
         f"count: {unfit} of own"
     ) in found.content["remarks"]
     assert not any("context of wide" in one for one in found.content["remarks"])
+
+
+@pytest.mark.full
+def test_a_question_that_fits_without_its_examples_counts(tmp_path):
+    text = CHOICE.replace("Which", "{{ 'and so on ' * 4 }}Which")
+    places = [evaluate(tmp_path / name, text, 64, shots=1) for name in ("one", "other")]
+    (task,) = load_result(places[0]).content["tasks"]
+    assert task["shots"]["shortened"] == 12 and not task["shots"]["unfit"]
+    assert layerlab.judge(places).rows[0]["n"] == 12
 
 
 @pytest.mark.full

@@ -14,6 +14,7 @@ from layerlab import UserError
 from layerlab.experiments.executors import slurm as module
 from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.recipes.training_sections import RunSection, SlurmSection
+from layerlab.system.files import check_links
 from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from tests.experiments.executors.test_local import Heard, attempts, command, runs, told
@@ -154,6 +155,65 @@ def test_a_job_that_slurm_no_longer_shows_is_cancelled_before_the_next_one(typed
     assert "scancel 1\n" in typed_slurm.read_text()
 
 
+def test_a_folder_that_runs_were_submitted_from_can_be_written_into_again(typed_slurm, tmp_path):
+    module.Cluster(tmp_path / "jobs", RunSection(executor="slurm")).rows([tmp_path])
+    assert list(tmp_path.rglob("*_submission.sh"))
+    check_links(tmp_path)
+
+
+def test_a_run_that_waits_in_the_queue_is_not_submitted_again(typed_slurm, tmp_path):
+    settings, queue = RunSection(executor="slurm"), tmp_path / "queue"
+    module.Cluster(tmp_path / "jobs", settings).rows([tmp_path])
+    queue.write_text("1 PENDING\n")
+    with pytest.raises(UserError, match=f"^job 1 .* carry out {tmp_path.name} .* type: scancel 1$"):
+        module.Cluster(tmp_path / "jobs", settings).rows([tmp_path])
+    module.Cluster(tmp_path / "jobs", settings).rows([tmp_path / "bin"])
+    queue.write_text("")
+    module.Cluster(tmp_path / "jobs", settings).rows([tmp_path])
+    assert first_words(typed_slurm).count("sbatch") == 3
+
+
+def test_jobs_are_taken_back_where_slurm_refuses_the_rest(typed_slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ARRAY", 1)
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text(f"{sbatch.read_text()}test $(grep -c sbatch {typed_slurm}) = 1\n")
+    with pytest.raises(UserError, match="Slurm takes no jobs"):
+        module.Cluster(tmp_path / "jobs", RunSection(executor="slurm")).rows(
+            [tmp_path, tmp_path / "bin"]
+        )
+    assert typed_slurm.read_text().splitlines()[-1] == "scancel 1"
+
+
+def test_several_arrays_run_no_more_jobs_at_once_than_one(typed_slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ARRAY", 2)
+    settings = RunSection(executor="slurm", slurm=SlurmSection(parallel=2))
+    folders = [tmp_path / name for name in "abcd"]
+    for folder in folders:
+        folder.mkdir()
+    module.Cluster(tmp_path / "jobs", settings).rows(folders)
+    scripts = [file.read_text("utf-8") for file in tmp_path.rglob("*_submission.sh")]
+    assert [script.count("--array=0-1%1\n") for script in scripts] == [1, 1]
+
+
+@pytest.mark.full
+def test_a_run_that_slurm_does_not_take_again_stops_no_other(typed_slurm, tmp_path):
+    (tmp_path / "queue").write_text("")
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text(f"{sbatch.read_text()}test $(grep -c sbatch {typed_slurm}) = 1\n")
+    plan, settings = runs("first", "second"), RunSection(executor="slurm")
+    outcomes = run_all(plan, tmp_path / "runs", settings, None, command("well"))
+    assert [(one.ending, one.attempts) for one in outcomes] == [("failed", 1)] * 2
+    assert outcomes[0].text.startswith("failed: Slurm takes no jobs: ")
+
+
+def test_a_job_that_left_nothing_is_told_apart_from_what_an_earlier_one_said(typed_slurm, tmp_path):
+    (tmp_path / "log.txt").write_text("an earlier attempt ran out of memory\n")
+    cluster = module.Cluster(tmp_path / "jobs", RunSection(executor="slurm"))
+    job = cluster.start(tmp_path, cluster.rows([tmp_path])[0])
+    (said,) = job.words()
+    assert said.startswith("its job 1 left nothing in ") and "all machines of the cluster" in said
+
+
 def test_slurm_is_asked_once_about_all_jobs(typed_slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK", 60.0)
     names = [f"77_{number}" for number in range(50)]
@@ -223,12 +283,17 @@ def test_what_slurm_refuses_is_said_in_its_words(tmp_path):
     [
         ("fatal: Could not establish a configuration source", "Slurm is not set up or not running"),
         ("error: Batch job submission failed: Invalid qos", r"mend \[run\.slurm\] of the recipe$"),
+        ("unrecognized option '--gress=gpu:1'", r"mend \[run\.slurm\] of the recipe$"),
     ],
 )
 def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
     tmp_path, monkeypatch, capfd, last, remedy
 ):
-    said = f"#!/bin/sh\necho 'sbatch: error: first' >&2\necho 'sbatch: {last}' >&2\nexit 1\n"
+    lines = ["sbatch: error: first", f"sbatch: {last}"]
+    if "option" in last:  # a hint comes after it
+        lines.append('Try "sbatch --help" for more information')
+    (tmp_path / "said").write_text("\n".join(lines) + "\n")
+    said = f"#!/bin/sh\ncat {tmp_path / 'said'} >&2\nexit 1\n"
     for name in ("srun", "sbatch"):
         script = tmp_path / name
         script.write_text(said)

@@ -10,7 +10,13 @@ import torch
 from transformers import AutoConfig
 
 from layerlab import builtin
-from layerlab.loading.weights.saved import configuration, load_saved, summary, weights
+from layerlab.loading.weights.saved import (
+    check_changeable,
+    configuration,
+    load_saved,
+    summary,
+    weights,
+)
 from layerlab.system.offload import is_offloaded
 from layerlab.system.untrusted.trust import trust
 from tests.support.refused import refuses
@@ -89,3 +95,11 @@ def test_what_does_not_fit_is_spread_over_the_disk_and_computes_the_same(
     tokens = torch.arange(8)[None]
     with torch.no_grad():
         assert torch.equal(found(tokens).logits, model(tokens).logits)
+
+
+def test_packed_weights_are_not_changed(tiny):
+    model = tiny("llama")
+    check_changeable(model)
+    method = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="fp8"))
+    model.hf_quantizer = method
+    refuses(r"LlamaForCausalLM is quantised \(fp8\), and packed", check_changeable, model)

@@ -110,7 +110,7 @@ def test_a_healthy_model_gives_no_finding():
 
 
 def test_every_rule_has_a_case_here():
-    assert {rule.name for rule in RULES} == {*SICK, "nonfinite", "guess", "swapped"}
+    assert {rule.name for rule in RULES} == {*SICK, "nonfinite", "guess", "swapped", "changed"}
 
 
 @pytest.mark.few(12)

@@ -18,10 +18,11 @@ from layerlab.observe.tracing.gradients import are_logits
 from layerlab.records.layer_names import layer_name
 from layerlab.system.offload import find_quantised
 
-USE = """`layerlab inspect MODEL --against OTHER` asks for it: of a quantized model (a `.gguf` file, a
-folder of GPTQ, AWQ or MLX) against that which it was made from, of a tuned model against its base,
-of one checkpoint against an earlier one. Both are in memory at once, and run twice for each layer
-and each place of a block; `tokens` are read of the first sequence."""
+USE = """`layerlab inspect MODEL --against OTHER` asks for it: of a quantized model (a `.gguf` file
+or a folder of GPTQ, AWQ or MLX) against that which it was made from, of a tuned model against its
+base, of one checkpoint against an earlier one. Both are in memory at once, and run twice for each
+layer and each place of a block; `tokens` are read of the first sequence. With `--weights` neither
+is loaded, and [change](change.md) shows how each matrix differs."""
 NamedWeights = Mapping[str, Tensor]
 SwappedPart = tuple[str, str, list[str]]  # kind, name, names of its weights
 ROWS = 256  # of logits that are widened at once

@@ -1,0 +1,26 @@
+"""Answers of two models, paired: by which metric, and what is better of it."""
+
+import json
+
+import layerlab
+from tests.evaluation.paired.written_samples import DATE, write_scores
+from tests.support.refused import refuses
+
+
+def test_a_metric_that_is_named_and_scores_no_question_is_one_line(tmp_path):
+    places = [tmp_path / name for name in ("a", "b")]
+    for place in places:
+        write_scores(place, [[1, 2], [3, 4]])
+    refuses(
+        "own has no 'acc' of each question, which --metric", layerlab.judge, places, metric="acc"
+    )
+
+
+def test_a_score_below_0_is_no_log_likelihood_for_that(tmp_path):
+    places = [tmp_path / name for name in ("a", "b")]
+    for at, place in enumerate(places):
+        write_scores(place, [at - 9 + n * (1 + at) / 50 for n in range(20)], metric="off")
+        told = {"higher_is_better": {"own": {"off": False}}}
+        (place / f"results_{DATE}.json").write_text(json.dumps(told))
+    (row,) = layerlab.judge(places).rows
+    assert (row["verdict"], row["higher"], row["difference"] > 0) == ("worse", False, True)
