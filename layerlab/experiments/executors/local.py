@@ -206,8 +206,8 @@ class SubmittedRun(Protocol):
     def code(self) -> int | None:
         """Return its exit code; None while it waits or goes on."""
 
-    def running(self) -> bool:
-        """Return whether the run is in progress, and should show signs of life."""
+    def find_delay(self) -> str | None:
+        """Return why the run has not begun; None of one in progress, which shows signs of life."""
 
     def stop(self) -> None:
         """Ask for a checkpoint and an end."""
@@ -249,6 +249,7 @@ class _Pool:
     crew: _Executor
     ended: dict[str, RunOutcome] = field(default_factory=dict)
     active: list[_Active] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)  # of what runs wait for
 
     def carry_out(self, runs: Sequence[RunSpec]) -> dict[str, RunOutcome]:
         queue = deque((run, 1) for run in runs)
@@ -298,9 +299,12 @@ class _Pool:
         event = one.sign.news()
         if event is not None:
             self.progress.update(one.run.name, event)
-        if not one.work.running():
+        if (why := one.work.find_delay()) is not None:
             one.sign.renew()
-        elif one.sign.silent() > 60 * self.settings.timeout_minutes:
+            if why not in self.told:
+                self.told.add(why)
+                self.progress.note(f"{one.run.name} waits in the queue: {why}")
+        elif not over and one.sign.silent() > 60 * self.settings.timeout_minutes:
             one.hung = True
             one.work.kill()
         return over

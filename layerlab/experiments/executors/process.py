@@ -75,9 +75,8 @@ class RunProcess:
             self.kill()
         return self._bad if bad or None in codes else 0
 
-    def running(self) -> bool:
-        """Return whether the run is in progress; a local one never waits."""
-        return self.code() is None
+    def find_delay(self) -> None:
+        """Return why the run has not begun; a local one never waits."""
 
     def stop(self, sign: int = signal.SIGTERM) -> None:
         """Ask for a checkpoint and an end."""

@@ -239,9 +239,11 @@ class Job:
         self._gone = self._gone or time.monotonic()
         return 1 if time.monotonic() - self._gone > LOOK else None
 
-    def running(self) -> bool:
-        """Return whether the job has been given a machine."""
-        return self._state() == "RUNNING"
+    def find_delay(self) -> str | None:
+        """Return why the job has no machine yet, as Slurm says it; None of one that has or had."""
+        if self._queue is None or (state := self._queue.state(self._job.job_id)) is None:
+            return None
+        return None if state == "RUNNING" else self._queue.find_reason(self._job.job_id)
 
     def stop(self) -> None:
         """Ask for a checkpoint and an end; Slurm allows for it what its KillWait says."""
@@ -279,6 +281,7 @@ class Queue:
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._asked = -math.inf
 
     def add(self, job: str) -> None:
@@ -291,14 +294,20 @@ class Queue:
             self._ask()
         return self._states.get(job)
 
+    def find_reason(self, job: str) -> str:
+        """Return why a job waits: its state, and Slurm's reason where there is one."""
+        reason = self._reasons.get(job, "None")
+        return self._states[job] if reason == "None" else f"{self._states[job]}, {reason}"
+
     def _ask(self) -> None:
-        command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
+        command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T %r"]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
         self._asked = time.monotonic()
         # A controller that does not answer has forgotten nothing.
         if told.returncode == 0:
-            lines = [line.split() for line in told.stdout.splitlines()]
-            self._states = {line[0]: line[1] for line in lines if len(line) == 2}
+            lines = [line.split(maxsplit=2) for line in told.stdout.splitlines()]
+            self._states = {line[0]: line[1] for line in lines if len(line) > 1}
+            self._reasons = {line[0]: line[2].strip() for line in lines if len(line) > 2}
 
 
 def _refuse(error: Exception) -> UserError:

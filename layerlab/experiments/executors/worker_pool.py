@@ -140,9 +140,8 @@ class WorkerRun:
                 self._worker.close()
         return self._code
 
-    def running(self) -> bool:
-        """Return whether the run is in progress; a local one never waits."""
-        return self.code() is None
+    def find_delay(self) -> None:
+        """Return why the run has not begun; a local one never waits."""
 
     def stop(self, sign: int = signal.SIGTERM) -> None:
         """Ask for a checkpoint and an end."""

@@ -67,6 +67,6 @@ def test_buffers_of_several_processes_are_given_back(count, own, expected, tmp_p
     program = f"import os, sys; sys.exit(os.environ.get({name!r}) != sys.argv[1])"
     command = [sys.executable, "-c", program, expected]
     work = RunProcess(tmp_path, [RunSlot(threads=1)] * count, command)
-    while work.running():
+    while work.code() is None:
         time.sleep(0.01)
     assert work.code() == 0

@@ -139,7 +139,7 @@ def test_a_job_has_ended_only_where_slurm_says_so(typed_slurm, tmp_path):
     assert first_words(typed_slurm).count("squeue") > 3
     queue = tmp_path / "queue"
     queue.write_text("1 RUNNING\n")
-    assert wait_for(job.running, 5.0) and job.code() is None
+    assert wait_for(lambda: job.find_delay() is None, 5.0) and job.code() is None
     queue.write_text("")
     assert wait_for(lambda: job.code() == 1, 5.0)
 
@@ -223,6 +223,30 @@ def test_slurm_is_asked_once_about_all_jobs(typed_slurm, tmp_path, monkeypatch):
         queue.add(name)
     assert [queue.state(name) for name in names] == [None, *["RUNNING"] * 49]
     assert first_words(typed_slurm) == ["squeue"]
+
+
+def test_a_run_that_waits_is_told_with_the_reason_of_slurm(typed_slurm, tmp_path):
+    queue, heard = tmp_path / "queue", []
+
+    class Told(Heard):
+        def note(self, text):
+            heard.append(text)
+            queue.write_text("")
+
+    queue.write_text("1 PENDING (launch failed requeued held)\n")
+    (outcome,) = run_all(
+        runs("first"), tmp_path / "runs", RunSection(executor="slurm"), Told(), command("well")
+    )
+    assert outcome.ending == "failed"
+    told = f"{outcome.run.name} waits in the queue: PENDING, (launch failed requeued held)"
+    assert heard[0] == told and heard.count(told) == 1
+
+
+def test_a_reason_is_shown_where_slurm_has_one(typed_slurm, tmp_path):
+    (tmp_path / "queue").write_text("1 PENDING None\n2 PENDING Resources\n3 RUNNING None\n")
+    queue = module.Queue()
+    assert [queue.state(job) for job in "1234"] == ["PENDING", "PENDING", "RUNNING", None]
+    assert [queue.find_reason(job) for job in "12"] == ["PENDING", "PENDING, Resources"]
 
 
 @pytest.fixture(scope="module")
