@@ -64,7 +64,7 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
             check_single(folder)
             return folder
     check_weights(folder)
-    return unpack_folder(folder)
+    return unpack_folder(folder, input_files)
 
 
 def check_single(folder: Path) -> None:

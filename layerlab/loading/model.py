@@ -22,7 +22,7 @@ from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_loaded, check_real_call
 from layerlab.loading.folders import find_folder
-from layerlab.loading.names import label
+from layerlab.loading.names import label, show_inside
 from layerlab.loading.options import check_dtype
 from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied
 from layerlab.loading.weights.hash import weights_hash
@@ -64,7 +64,8 @@ from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import check_held, is_offloaded, running_device
 from layerlab.tokenization.load import stop_dropout
 
-_COMMIT = re.compile("[0-9a-f]{40}")  # a folder of the Hub's cache is named so
+# So is a folder of the Hub's cache named, and one that it is unpacked into.
+_COMMIT = re.compile("([0-9a-f]{40})(-[0-9a-f]{12})?")
 
 
 @dataclass(kw_only=True)
@@ -223,7 +224,7 @@ def load_model(
     if not isinstance(model, (str, Path)):
         raise UserError(
             f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
-            f"({', '.join(builtin.NAMES)}) or a transformers PreTrainedModel"
+            f"({', '.join(builtin.NAMES)}) or a transformers PreTrainedModel{show_inside(model)}"
         )
     stay = {True: unloaded, False: unloaded or weights_only}
     return _load_by_name(str(model), tokenizer, device, dtype, stay)
@@ -374,7 +375,7 @@ def _load_by_name(
         model=model,
         tokenizer=tokenizer,
         folder=folder,
-        revision=folder.name if _COMMIT.fullmatch(folder.name) else None,
+        revision=commit[1] if (commit := _COMMIT.fullmatch(folder.name)) else None,
         card=summary((folder / "README.md").read_text("utf-8")) if built_in else None,
         stored=stored,
     )

@@ -50,10 +50,14 @@ def test_weights_that_fit_stay_on_the_disk_only_if_they_are_to(saved):
     assert load_model(str(saved), unloaded=True).stored
 
 
-@pytest.mark.parametrize(("name", "commit"), [("0" * 40, True), ("0" * 40 + "-mine", False)])
+@pytest.mark.parametrize(
+    ("name", "commit"),
+    [("0" * 40, "0" * 40), ("0" * 40 + "-0123456789ab", "0" * 40), ("0" * 40 + "-mine", None)],
+    ids=["of the Hub", "unpacked", "other"],
+)
 def test_a_folder_that_is_called_as_a_commit_is_of_one(saved, tmp_path, name, commit):
     saved.rename(tmp_path / name)
-    assert load_model(str(tmp_path / name)).revision == (name if commit else None)
+    assert load_model(str(tmp_path / name)).revision == commit
 
 
 def test_a_dtype_is_what_was_asked_for(saved):

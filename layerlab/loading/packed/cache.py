@@ -3,18 +3,23 @@
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
+from glob import escape
 from importlib.metadata import version
 from pathlib import Path
+from shutil import rmtree
 
 from layerlab.console.tables import printable
 from layerlab.console.units import amount
+from layerlab.errors import UserError
 from layerlab.system.files import write_folder
 from layerlab.system.locks import lock_folder
+from layerlab.system.write_errors import WriteError
 from layerlab.version import VERSION
 
 HOUR = 3600.0  # seconds for another process that unpacks the same model
 FREE = "set LAYERLAB_CACHE to another folder"
 UNPACKED = "unpacked"
+SHOWN = 48  # characters of a model's name; a name has at most 255 bytes
 _LOG = logging.getLogger("layerlab")
 
 
@@ -38,11 +43,18 @@ def unpack_once(source: Path, files: Iterable[Path], fill: Callable[[Path], None
         # A copy may keep the first of the times.
         state.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}")
     key = hashlib.sha256("\n".join(state).encode()).hexdigest()[:12]
-    folder = cache_folder() / UNPACKED / f"{source.resolve().stem}-{key}"
+    whole = source.resolve()
+    own = whole.stem if whole.is_file() else whole.name
+    folder = cache_folder() / UNPACKED / f"{own[:SHOWN]}-{key}"
     if not folder.is_dir():
         with lock_folder(folder, wait=HOUR, way=FREE):
+            for left in folder.parent.glob(f".{escape(folder.name)}.*.partial"):
+                rmtree(left, ignore_errors=True)  # of a process that was killed
             if not folder.is_dir():
                 name = printable(str(source))
                 _LOG.warning("%s is unpacked once (%s), into %s", name, amount(size, "B"), folder)
-                write_folder(folder, fill, "unpacked model")
+                try:
+                    write_folder(folder, fill, "unpacked model")
+                except WriteError as error:
+                    raise UserError(f"{error.reason}; make room there, or {FREE}") from error
     return folder

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.loading.packed.integers import read_integers
+from layerlab.loading.packed.integers import BYTE, read_integers
 
 PackedParts = Mapping[str, Tensor]
 AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # places of a word's columns among its numbers
@@ -36,15 +36,19 @@ class PackedLayout:
 
 def _unpack_gptq(parts: PackedParts, settings: Mapping[str, Any]) -> Tensor:
     """Return the weight of qweight [in x bits / 32, out] and of zeros and scales [groups, out]."""
-    scales = parts["scales"]
-    bits = _bits(parts["qzeros"], scales.shape[1])
+    scales, words = parts["scales"], parts["qzeros"]
+    bits = _bits(words, scales.shape[1])
     numbers = read_integers(parts["qweight"].T, bits)
-    zeros = read_integers(parts["qzeros"], bits).to(torch.int16)
-    if _stores_one_less(settings):
+    less = _stores_one_less(settings)
+    if less and BYTE % bits == 0:  # of a whole word, where one of zero borrows from the next
+        words = words + ((1 << BYTE * words.itemsize) - 1) // ((1 << bits) - 1)
+    zeros = read_integers(words, bits).to(torch.int16)
+    if less and BYTE % bits:
         zeros = (zeros + 1) & ((1 << bits) - 1)
     groups = parts.get("g_idx")
     if groups is None:
-        groups = torch.arange(numbers.shape[1]) // -(-numbers.shape[1] // scales.shape[0])
+        size = _group_size(numbers.shape[1], scales.shape[0], settings)
+        groups = torch.arange(numbers.shape[1]) // size
     if groups.is_floating_point() or int(groups.min()) < 0:
         raise ValueError("g_idx names a group that there is not")
     groups = groups.long()
@@ -55,7 +59,19 @@ def _unpack_gptq(parts: PackedParts, settings: Mapping[str, Any]) -> Tensor:
 def _stores_one_less(settings: Mapping[str, Any]) -> bool:
     """Return whether zeros are stored as one less than they are: the first version of GPTQ."""
     named = (settings.get(name) for name in ("checkpoint_format", "format", "packing_format"))
-    return next((one for one in named if one), "gptq") in ("gptq", "auto_round:auto_gptq")
+    found = str(next((one for one in named if one), "gptq"))
+    return found.lower() in ("gptq", "auto_round:auto_gptq")
+
+
+def _group_size(inputs: int, groups: int, settings: Mapping[str, Any]) -> int:
+    """Return how many neighbouring inputs share a scale; the last group may be smaller."""
+    given = int(settings.get("group_size") or 0)
+    if given > 0 and -(-inputs // given) == groups:
+        return given
+    size = _divide(inputs, groups)
+    if groups > 1 and size & (size - 1):  # no tool has such groups: the last one is smaller
+        raise ValueError(f"{inputs} inputs lie in {groups} groups of which the size is not known")
+    return size
 
 
 def _unpack_awq(parts: PackedParts, _: Mapping[str, Any]) -> Tensor:
@@ -104,17 +120,22 @@ def _unpack_scaled(parts: PackedParts, _: Mapping[str, Any]) -> Tensor:
 def _spread(scale: Tensor, shape: torch.Size) -> Tensor:
     """Return the scale of each number: of all, of its row, or of its block."""
     if scale.dim() == 4:  # of squares, the last of a side being smaller
-        wide = scale[:, 0, :, 0].repeat_interleave(SIDE, 0).repeat_interleave(SIDE, 1)
+        scale = scale[:, 0, :, 0]
+        if scale.shape != tuple(-(-side // SIDE) for side in shape):
+            raise ValueError(f"its squares have other sides than {SIDE}")
+        wide = scale.repeat_interleave(SIDE, 0).repeat_interleave(SIDE, 1)
         return wide[: shape[0], : shape[1]]
     if scale.numel() == 1:
         return scale.reshape(1, 1)
+    if scale.shape[0] != shape[0]:
+        raise ValueError(f"{shape[0]} rows have {scale.shape[0]} rows of scales")
     scale = scale.reshape(shape[0], -1)
-    return scale.repeat_interleave(_divide(shape[1], scale.shape[1]), 1)
+    return scale.repeat_interleave(_group_size(shape[1], scale.shape[1], {}), 1)
 
 
 def _bits(words: Tensor, count: int) -> int:
     """Return how many bits a number has, of rows that hold `count` of them."""
-    return _divide(8 * words.element_size() * words.shape[-1], count)
+    return _divide(BYTE * words.itemsize * words.shape[-1], count)
 
 
 def _divide(total: int, parts: int) -> int:

@@ -35,6 +35,8 @@ VARIETIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
 }
+# Under these names GPTQModel and AutoRound say what they turn inputs by, which no weight shows.
+ROTATIONS = ("rotation", "rotation_config", "spinquant_config")
 # Families of which MLX stores the weights as transformers does, experts stacked; others it turns,
 # splits or shifts (the norms of qwen3_next by one).
 MLX_FAMILIES = (
@@ -46,7 +48,7 @@ MLX_FAMILIES = (
 
 @dataclass(frozen=True)
 class Packing:
-    """What a configuration says of packed weights.
+    """A tool that packed the weights of a model, and its settings.
 
     Attributes:
         tool: that packed them.
@@ -83,6 +85,13 @@ class Packing:
                 f"which is not read; expected {', '.join(known)}, or the model that they were made "
                 "from"
             )
+        for name in ROTATIONS:
+            if self.settings.get(name):
+                raise UserError(
+                    f"the weights of {source!r} are packed by {self.tool} with a {name}, which "
+                    "turns what enters them while the model runs; expected weights without, or "
+                    "the model that they were made from"
+                )
         family = self.config.get("model_type")
         if self.tool == "mlx" and family not in MLX_FAMILIES:
             raise UserError(

@@ -16,7 +16,7 @@ from layerlab.system.files import from_here
 
 MOST = 20
 # Measures that answer a question: no answer is more than a remark by the way.
-ASKED = {"saliency", "swap"}
+ASKED = {"saliency", "swap", "change"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _WORDS = {"error": "error", "warning": "warning", "info": "remark"}
 StyledText = tuple[str, str]

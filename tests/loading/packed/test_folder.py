@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 
 import pytest
@@ -107,6 +108,60 @@ def test_experts_that_mlx_stacks_are_taken_apart(folder):
     torch.testing.assert_close(found(TOKENS).logits, model.float()(TOKENS).logits)
 
 
+@pytest.mark.parametrize("place", [".mlp.", ".block_sparse_moe."])
+def test_experts_of_mixtral_have_other_names_in_what_tools_write_today(place, folder):
+    model = MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=3)).half().eval()
+    model.save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    names = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+    for name in [one for one in stored if ".experts." in one]:
+        own = name.replace(".block_sparse_moe.", place)
+        for before, after in names.items():
+            own = own.replace(before, after)
+        parts, _ = pack_gptq(stored.pop(name))
+        stored |= {own.replace("weight", part): one.contiguous() for part, one in parts.items()}
+    save_file(stored, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = TOOLS["gptq"][1]
+    (folder / "config.json").write_text(json.dumps(config))
+    read = load_model(str(folder)).model.state_dict()
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(read[name], weight.to(read[name].dtype), atol=0.02, rtol=0)
+
+
+def test_a_model_in_bfloat16_stays_in_it(model, folder):
+    def pack(weight):
+        parts, _ = pack_mlx(weight)
+        return parts | {name: parts[name].bfloat16() for name in ("scales", "biases")}, weight
+
+    write_packed(model.bfloat16(), folder, pack, TOOLS["mlx"][1])
+    assert load_model(str(folder)).model.dtype == torch.bfloat16
+
+
+def test_what_a_loader_reads_lies_beside_the_weights_and_nothing_else(model, folder):
+    write_packed(model, folder, *TOOLS["gptq"])
+    (folder / "templates").mkdir()
+    for name in ("chat_template.jinja", "templates/tool.jinja", "own.py", "tokenizer.model"):
+        (folder / name).write_text("first")
+    for name in ("pytorch_model.bin", "model.gguf", "templates/consolidated.safetensors"):
+        (folder / name).write_text("first")
+    found = load_model(str(folder)).folder
+    beside = {one.relative_to(found).as_posix() for one in found.rglob("*") if one.is_file()}
+    assert beside >= {"chat_template.jinja", "templates/tool.jinja", "own.py", "tokenizer.model"}
+    assert not {one for one in beside if one.endswith((".bin", ".gguf")) or "consol" in one}
+    (folder / "chat_template.jinja").write_text("changed")
+    again = load_model(str(folder)).folder
+    assert (again / "chat_template.jinja").read_text() == "changed"
+
+
+def test_code_of_its_own_is_asked_for_by_the_name_that_was_given(model, folder):
+    write_packed(model, folder, *TOOLS["gptq"])
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    refuses(f"'{folder}' needs Python that it brings along", load_model, str(folder))
+
+
 @pytest.mark.full
 def test_a_folder_is_unpacked_once_and_again_where_it_changes(model, folder, cache, caplog):
     write_packed(model, folder, *TOOLS["awq"])
@@ -151,6 +206,7 @@ def test_an_index_of_one_file_is_no_other_model(model, folder):
 @pytest.mark.parametrize(
     ("name", "tensor", "said"),
     [
+        ("weight", torch.zeros(64, 64).half(), "q_proj has a weight beside its qweight"),
         ("qzeros", None, "KeyError: 'qzeros'"),
         ("qzeros", torch.zeros(2, 3, dtype=torch.int32), "96 cannot be divided into 64"),
         ("qweight", torch.zeros(8), ""),
@@ -193,6 +249,17 @@ def replace(folder, name, tensor):
     stored.pop(own + name, None)
     kept = {} if tensor is None else {own + name: tensor}
     save_file(stored | kept, folder / "model.safetensors")
+
+
+def test_a_disk_without_room_is_no_fault_of_the_weights(model, folder, cache):
+    write_packed(model, folder, *TOOLS["gptq"])
+    wide = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, wide[1]))
+    try:
+        refuses("^cannot write .*make room there, or set LAYERLAB_CACHE", load_model, str(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, wide)
+    assert not list(cache.glob("unpacked/*"))
 
 
 def test_a_folder_without_room_or_weights_says_so(model, folder, monkeypatch):

@@ -42,15 +42,36 @@ def test_groups_are_those_of_neighbours_where_nothing_says_otherwise():
     assert torch.equal(LAYOUTS["gptq"].unpack(parts, {}), parts["expected"])
 
 
-def test_a_zero_that_is_stored_as_one_less_than_zero_is_zero():
-    # Fifteen is what four bits make of -1.
+@pytest.mark.parametrize("group", [128, 0])
+def test_the_last_group_of_a_width_may_be_smaller(group):
+    # AutoRound takes 128 and 64 of 192 inputs, and says nothing of each.
+    parts = {
+        "qweight": torch.zeros(24, 8, dtype=torch.int32),
+        "qzeros": torch.full((2, 1), 0x77777777, dtype=torch.int32),
+        "scales": torch.tensor([[0.5], [2.0]]).expand(2, 8),
+    }
+    if group:
+        weight = LAYOUTS["gptq"].unpack(parts, {"group_size": group})
+        assert weight[0].tolist() == [-4.0] * 128 + [-16.0] * 64
+    else:
+        with pytest.raises(ValueError, match="192 inputs lie in 2 groups"):
+            LAYOUTS["gptq"].unpack(parts, {})
+
+
+def test_a_zero_of_zero_borrows_from_its_neighbours_where_one_less_is_stored():
+    # GPTQModel takes 0x11111111 off a whole word: of the zeros 0, 5, 0 ... it leaves 0x...3F.
+    zeros = [0, 5, 0, 7, 8, 9, 0, 15]
+    word = sum(one << 4 * place for place, one in enumerate(zeros)) - 0x11111111
     parts = {
         "qweight": torch.full((1, 8), 0x33333333, dtype=torch.int32),
-        "qzeros": torch.full((1, 1), -1, dtype=torch.int32),
+        "qzeros": torch.tensor([[word - (word >> 31 << 32)]], dtype=torch.int32),
         "scales": torch.full((1, 8), 0.5),
     }
+    expected = (3 - torch.tensor(zeros)[:, None].expand(8, 8)) * 0.5
     unpack = LAYOUTS["gptq"].unpack
-    assert torch.equal(unpack(parts, {"format": "gptq"}), torch.full((8, 8), 1.5))
+    for name in ("gptq", "GPTQ"):
+        assert torch.equal(unpack(parts, {"format": name}), expected)
+    parts["qzeros"] = torch.full((1, 1), -1, dtype=torch.int32)
     assert torch.equal(unpack(parts, {"format": "gptq_v2"}), torch.full((8, 8), -6.0))
     assert torch.equal(unpack(parts, {"packing_format": "auto_round"}), torch.full((8, 8), -6.0))
 
@@ -73,6 +94,29 @@ def test_a_scale_is_that_of_all_of_a_row_or_of_a_block(scale, factors):
     for row, column in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows - 1, columns - 1)):
         factor = factors[row >= edge[0]][column >= edge[1]]
         assert weight[row, column] == held[row, column].float() * factor
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((4, 1, 4, 1), "its squares have other sides than 128"),
+        ((2, 2), "256 rows have 2 rows of scales"),
+        ((256, 3), "256 cannot be divided into 3"),
+    ],
+)
+def test_blocks_of_unknown_sides_are_refused(shape, said):
+    parts = {
+        "weight": torch.zeros(256, 256).to(torch.float8_e4m3fn),
+        "weight_scale": torch.ones(shape),
+    }
+    with pytest.raises(ValueError, match=said):
+        LAYOUTS["modelopt"].unpack(parts, {})
+
+
+def test_a_last_block_of_a_row_that_is_smaller_is_refused():
+    parts = {"weight": torch.zeros(8, 48).to(torch.float8_e4m3fn), "weight_scale": torch.ones(8, 2)}
+    with pytest.raises(ValueError, match="48 inputs lie in 2 groups"):
+        LAYOUTS["modelopt"].unpack(parts, {})
 
 
 def test_whole_numbers_of_four_bits_lie_in_pairs_of_rows_and_have_signs():

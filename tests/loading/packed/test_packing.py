@@ -80,6 +80,18 @@ def test_a_variety_that_was_never_compared_is_refused(given, said, tmp_path):
     refuses(f"the weights of 'here' are packed .*{said}", found.check_known, "here")
 
 
+@pytest.mark.parametrize(
+    ("tool", "name"), [("gptq", "rotation"), ("auto-round", "rotation_config")]
+)
+def test_weights_for_inputs_that_are_turned_are_refused(tool, name, tmp_path):
+    given = {"quant_method": tool, name: "hadamard"}
+    found = packing_of(tmp_path, {**LLAMA, "quantization_config": given})
+    refuses(f"packed by {tool} with a {name}, which turns", found.check_known, "here")
+    packing_of(tmp_path, {**LLAMA, "quantization_config": {**given, name: None}}).check_known(
+        "here"
+    )
+
+
 def test_mlx_is_read_of_families_that_it_does_not_rearrange(tmp_path):
     found = packing_of(tmp_path, {"model_type": "qwen3_next", "quantization": MLX})
     refuses(

@@ -1,0 +1,40 @@
+import pytest
+
+from layerlab.loading.packed.cache import unpack_once
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "unpacked"
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "Model-3.1-AWQ").mkdir()
+    (tmp_path / "Model-3.1-AWQ" / "config.json").touch()
+    return tmp_path / "Model-3.1-AWQ"
+
+
+def fill(into):
+    (into / "config.json").touch()
+
+
+def test_a_folder_of_the_cache_has_the_whole_name_of_its_model(source, cache):
+    found = unpack_once(source, source.iterdir(), fill)
+    assert found.parent == cache and found.name.startswith("Model-3.1-AWQ-")
+
+
+@pytest.mark.parametrize("letter", ["m", "模"])
+def test_a_long_name_is_cut(letter, source, cache):
+    long = source.rename(source.with_name(letter * (255 // len(letter.encode()))))
+    assert unpack_once(long, long.iterdir(), fill).is_dir()
+
+
+def test_what_a_process_left_that_was_killed_goes(source, cache):
+    whole = unpack_once(source, source.iterdir(), fill)
+    left = whole.rename(whole.with_name(f".{whole.name}.0123abcd.partial"))
+    other = cache / ".other-model.0123abcd.partial"
+    other.mkdir()
+    assert unpack_once(source, source.iterdir(), fill) == whole
+    assert not left.exists() and other.exists()
