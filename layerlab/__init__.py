@@ -136,9 +136,13 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import layerlab` costs nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layerlab' has no attribute {name!r}")
-    from layerlab.validation import check_arguments  # late: `import layerlab` imports little
+    import random  # late: `import layerlab` imports little
 
+    from layerlab.validation import check_arguments
+
+    before = random.getstate()  # rich draws a number when it is imported
     found = getattr(import_module(_HOMES[name]), name)
+    random.setstate(before)
     return found if isinstance(found, type) else check_arguments(found, f"layerlab.{name}")
 
 

@@ -2,19 +2,29 @@
 
 import difflib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
+from signal import SIGINT
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from layerlab.errors import UserError
 
+# An option in an error: within a command, said in Python beside it, or alone with a word behind it.
+OPTION = re.compile(
+    r"layerlab [a-z]+ [^;:,`]*"
+    r"|--[a-z-]+(?: [^\s(]+)? \(in Python ([^)]*)\)"
+    r"|--([a-z][a-z-]*)(?: ('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",;:.)]))?"
+)
+# Behind "type" a word is the value of the option before it, other than these.
+WORDS = frozenset("alone and as for if in is of or out that to what which with".split())
 KINDS: Mapping[Any, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -78,6 +88,8 @@ class Constraint:
 def check_arguments(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a public function that takes no argument but of the kind that it declares.
 
+    Its errors name arguments, not options of the command line; numbers of numpy become Python's.
+
     Args:
         function: what checks the values themselves.
         name: under which it is public, with its package.
@@ -91,6 +103,7 @@ def check_arguments(function: Callable[..., Any], name: str) -> Callable[..., An
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        args, options = tuple(map(_plain, args)), {k: _plain(one) for k, one in options.items()}
         try:
             given = declared.bind(*args, **options).arguments
         except TypeError:  # as Python tells it
@@ -102,10 +115,61 @@ def check_arguments(function: Callable[..., Any], name: str) -> Callable[..., An
                 raise UserError(
                     f"{argument} is {short_repr(value)}; expected {expected}: type help({name})"
                 )
-        return function(*args, **options)
+        try:
+            return function(*args, **options)
+        except UserError as error:
+            error.args = (say_in_python(str(error), kinds), *error.args[1:])
+            raise
+        except SystemExit as stop:  # which would end an interactive session
+            if stop.code != 128 + SIGINT:
+                raise
+            raise KeyboardInterrupt("what is finished is kept: the same call goes on") from None
 
     call.__module__, _, call.__qualname__ = name.rpartition(".")
     return call
+
+
+def say_in_python(text: str, kinds: Mapping[str, Any]) -> str:
+    """Return an error with the options that stand for arguments written as Python takes them.
+
+    Args:
+        kinds: the annotations of the arguments by name.
+
+    Example:
+        >>> say_in_python("type --seed 3, or leave --arms out", {"seed": int, "arms": str})
+        'type seed=3, or leave arms= out'
+    """
+    return OPTION.sub(partial(_write_argument, kinds), text)
+
+
+def _write_argument(kinds: Mapping[str, Any], found: re.Match[str]) -> str:
+    python, option, word = found.groups()
+    name = (option or "").replace("-", "_")
+    if python or name not in kinds:
+        return python or found[0]
+    kind, behind = kinds[name], "" if word is None else f" {word}"
+    bare = f"{name}=" if found.start() else name
+    typed = re.search(r"\btype\b(?:(?!\bleave\b)[^;])*$", found.string[: found.start()])
+    comma = "," if found.string.startswith(" --", found.end()) else ""
+    if kind is bool:
+        return f"{name}=True{behind}{comma}" if typed else bare + behind
+    is_value = word is not None and (
+        re.search(r"[\d='\"]|^[A-Z]+$", word) or (typed and word not in WORDS)
+    )
+    if word is None or not is_value:
+        return bare + behind
+    value = word[1:-1] if word[0] in "'\"" else word
+    if _fits(1, kind) and re.fullmatch(r"[\d.e-]+", value):
+        return f"{name}={value}{comma}"
+    several = not _fits(value, kind) or ("," in value and "(" not in value and _fits([""], kind))
+    return f"{name}={value.split(',') if several else value!r}{comma}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as Python's; numbers of Python, and all else, as they are."""
+    if not isinstance(value, Real) or isinstance(value, int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -26,9 +26,9 @@ __all__ = ["shelf"]
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        (16, "--batch-size 16; type --batch-size 8"),
-        (1, "--batch-size 1; type --dtype bfloat16"),
-        ("auto", "--batch-size 1; type --dtype"),
+        (16, "batch_size=16; type batch_size=8"),
+        (1, "batch_size=1; type dtype='bfloat16'"),
+        ("auto", "batch_size=1; type dtype="),
     ],
 )
 def test_too_little_memory_is_one_line(shelf, monkeypatch, batch, said):
@@ -50,7 +50,7 @@ def test_a_model_that_does_not_fit_while_it_is_loaded_is_one_line(shelf, tmp_pat
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
     said = refusal(layerlab.evaluate, tmp_path / "model", suite="boolq", data=shelf, progress=False)
     assert said.startswith("out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.); type")
-    assert "--dtype bfloat16" in said and "--device auto" in said
+    assert "dtype='bfloat16'" in said and "device='auto'" in said
 
 
 def test_other_faults_of_a_model_stay_what_they_are(shelf, monkeypatch):
@@ -66,7 +66,7 @@ def test_other_faults_of_a_model_stay_what_they_are(shelf, monkeypatch):
     ("options", "said"),
     [
         ({"suite": "fiance"}, "there is no suite or benchmark 'fiance'; did you mean 'finance'? "),
-        ({"suite": " ,"}, "no suite is named in ' ,'; type for example --suite law"),
+        ({"suite": " ,"}, "no suite is named in ' ,'; type for example suite='law'"),
         ({"suite": "law"}, "nothing can be asked: LawBench is not here: expected"),
         ({"suite": "boolq", "shots": -1}, "shots is -1; expected a whole number at least 0"),
         ({"suite": "boolq", "limit": 0}, "limit is 0; expected a whole number at least 1"),
@@ -75,7 +75,7 @@ def test_other_faults_of_a_model_stay_what_they_are(shelf, monkeypatch):
             "batch_size is 0; expected auto, or a whole number at",
         ),
         ({"suite": "boolq", "scoring": "x"}, "scoring is 'x'; expected 'choice_ll' or 'mean_nll'"),
-        ({"suite": "boolq", "format": "int5x"}, "--format: "),
+        ({"suite": "boolq", "format": "int5x"}, "format: "),
         ({"suite": "boolq", "model": "prenorm"}, "'prenorm' is neither a folder, nor a built-in"),
     ],
 )
@@ -85,7 +85,7 @@ def test_one_clear_line(shelf, options, said):
 
 def test_no_such_data_folder(tmp_path):
     assert refusal(run, tmp_path / "none") == (
-        f"there is no folder {str(tmp_path / 'none')!r}; give --data the one that benchmarks lie in"
+        f"there is no folder {str(tmp_path / 'none')!r}; give data= the one that benchmarks lie in"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_file_in_the_place_of_results(shelf, tmp_path):
     (tmp_path / "out").write_text("mine")
     assert (
         refusal(run, shelf, out=tmp_path / "out")
-        == f"{tmp_path / 'out'} is a file; give --out a folder for the results"
+        == f"{tmp_path / 'out'} is a file; give out= a folder for the results"
     )
     assert (tmp_path / "out").read_text() == "mine"
 
@@ -166,6 +166,6 @@ def test_results_without_a_question_in_common(shelf):
     rest = [one for one in whole.content["subjects"] if one["benchmark"] != "boolq"]
     earlier = EvaluationResult({**whole.content, "subjects": rest})
     with pytest.raises(
-        UserError, match="in common; evaluate both with the same --suite, --tasks, --scoring,"
+        UserError, match="in common; evaluate both with the same suite=, tasks=, scoring=,"
     ):
         run(shelf, "boolq", against=earlier)

@@ -3,6 +3,7 @@
 import math
 import os
 import subprocess
+from collections.abc import Iterable, Sequence
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import layerlab
 from layerlab import UserError
 from layerlab.measures.quantities.lipschitz import MEASURES
-from layerlab.validation import Constraint, join_words
+from layerlab.validation import Constraint, join_words, say_in_python
 
 SHARE = Constraint(kind=float, above=0, most=1)
 LENGTH = Constraint(kind=int | None, least=1)
@@ -48,6 +49,35 @@ def test_a_domain_says_itself_in_words():
 def test_a_whole_number_for_a_float_becomes_one():
     options = MEASURES[0].given(tolerance=1).options
     assert isinstance(options["tolerance"], float)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("--margin is 0; expected more", "margin is 0; expected more"),
+        ("--seed 3 is too many", "seed=3 is too many"),
+        ("type --arm COLUMN, or --arm a=b", "type arm='COLUMN', or arm='a=b'"),
+        ("type --arm 'a b' --strict", "type arm='a b', strict=True"),
+        ("type --arms a,b or --arms a", "type arms=['a', 'b'] or arms='a'"),
+        (
+            "type --allow a to go on, or --arm with more",
+            "type allow=['a'] to go on, or arm= with more",
+        ),
+        ("leave --strict out, or --last-one", "leave strict= out, or last_one="),
+        (
+            "type --strict for all, or leave out --strict",
+            "type strict=True for all, or leave out strict=",
+        ),
+        ("type --strict (in Python strict=True)", "type strict=True"),
+        ("type layerlab judge --arm a: or --arm b", "type layerlab judge --arm a: or arm='b'"),
+        ("type --other 3, or another --arm", "type --other 3, or another arm="),
+    ],
+)
+def test_options_are_said_as_the_arguments_that_they_stand_for(text, told):
+    listed = str | Iterable[str] | None
+    numbers = {"margin": float | None, "seed": int, "last_one": int}
+    kinds = {**numbers, "arm": str, "arms": listed, "allow": Sequence[str], "strict": bool}
+    assert say_in_python(text, kinds) == told
 
 
 def test_a_value_of_many_lines_is_answered_in_one():

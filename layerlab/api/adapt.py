@@ -45,6 +45,7 @@ from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.rng import keep_random_state
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
 from layerlab.system.write_errors import check_out
@@ -76,6 +77,7 @@ class AdaptationPlan:
 
 @read_within_limit
 @usual_arithmetic()
+@keep_random_state()
 def adapt(
     recipe: GivenRecipe,
     *,

@@ -46,6 +46,7 @@ from layerlab.system.files import File, write_file
 from layerlab.system.hardware import explain_memory, release_memory
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.rng import keep_random_state
 from layerlab.system.signals import hear_interruptions
 from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
 from layerlab.system.untrusted.trust import granted_options, trust
@@ -90,6 +91,7 @@ class EvaluationRequest:
 
 @read_within_limit
 @usual_arithmetic()
+@keep_random_state()
 def evaluate(
     model: Any,
     suite: str | None = None,

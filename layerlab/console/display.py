@@ -1,12 +1,24 @@
 """A display that a terminal shows while work goes on, and that is gone when it ends."""
 
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
+from rich.console import Console
 from rich.live import Live
 from rich.progress import Progress as RichProgress
 
 from layerlab.console.progress import Progress
+
+
+def error_console(file: IO[str] | None = None) -> Console:
+    """Return a console on standard error; a notebook's own only where it has what rich draws with.
+
+    Args:
+        file: that it stays bound to, whatever standard error is later.
+    """
+    widgets = None if find_spec("ipywidgets") else False
+    return Console(stderr=True, file=file, force_jupyter=widgets)
 
 
 class Display(Progress):

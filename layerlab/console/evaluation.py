@@ -12,7 +12,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from layerlab.console.display import Display
+from layerlab.console.display import Display, error_console
 from layerlab.console.tables import printable
 
 # Columns of a task's name and of the bar, where there is room; and of all that stands beside them.
@@ -30,7 +30,7 @@ class EvaluationBar(Display):
     """
 
     def __init__(self, questions: int, console: Console | None = None) -> None:
-        console = console or Console(file=sys.stderr)
+        console = console or error_console(sys.stderr)
         room = console.width - BESIDE
         bar = min(BAR, max(4, room // 4))
         self._name = min(NAME, max(8, room - bar))

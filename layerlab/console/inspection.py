@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from layerlab.console.display import Display
+from layerlab.console.display import Display, error_console
 from layerlab.console.tables import printable
 
 
@@ -20,7 +20,7 @@ class InspectionBar(Display):
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console or Console(stderr=True),
+            console=console or error_console(),
         )
         super().__init__(self.progress)
         self.task: TaskID | None = None

@@ -69,8 +69,8 @@ def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     for index, ids in enumerate(pieces):
         if len(ids) < 2:
             raise UserError(
-                f"text {index} has {len(ids)} token for {subject.name}; two are the least that "
-                "attention and a next-token loss can be measured on"
+                f"text {index} has {len(ids) or 'no'} token for {subject.name}; two are the least "
+                "that attention and a next-token loss can be measured on"
             )
         if limit is not None and len(ids) > limit:
             raise UserError(
@@ -184,13 +184,7 @@ def _ids(subject: LoadedModel, text: str) -> Tensor:
 
 def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
     """Return one vector per row, without its padding."""
-    try:
-        ids = torch.atleast_2d(torch.as_tensor(input_ids))
-    except (TypeError, ValueError, RuntimeError) as error:  # of a dict it is the last
-        raise UserError(
-            "input_ids cannot be made into one tensor; give rows of equal length, padded, with "
-            "attention_mask"
-        ) from error
+    ids = _matrix("input_ids", input_ids, "rows of equal length, padded, with attention_mask")
     if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex():
         raise UserError(
             f"input_ids has shape {tuple(ids.shape)} and dtype {ids.dtype}; expected integers, "
@@ -211,14 +205,20 @@ def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
     return tuple(rows)
 
 
+def _matrix(name: str, given: Any, expected: str) -> Tensor:
+    """Return rows of numbers as a tensor; of no inference mode, where gradients fail."""
+    try:
+        found = torch.atleast_2d(torch.as_tensor(given))
+    except (TypeError, ValueError, RuntimeError) as error:  # of a dict it is the last
+        raise UserError(f"{name} cannot be made into one tensor; give {expected}") from error
+    if found.is_meta:
+        raise UserError(f"{name} is on the meta device, which holds no numbers; give {expected}")
+    return found.clone() if found.is_inference() else found
+
+
 def _read_mask(attention_mask: Any, ids: Tensor) -> Tensor:
     """Return which tokens are kept."""
-    try:
-        mask = torch.atleast_2d(torch.as_tensor(attention_mask))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            "attention_mask cannot be made into one tensor; give a 1 or a 0 for each of input_ids"
-        ) from error
+    mask = _matrix("attention_mask", attention_mask, "a 1 or a 0 for each of input_ids")
     if mask.shape != ids.shape:
         raise UserError(
             f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; "

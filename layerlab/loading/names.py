@@ -36,18 +36,18 @@ def list_models(model: Any) -> list[Any]:
         raise UserError(
             f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
             f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
-            f"{_show_inside(model)}"
+            f"{show_inside(model)}"
         )
     strange = [one for one in model if not isinstance(one, (str, PathLike, PreTrainedModel))]
     if strange:
         raise UserError(
             f"model holds a {type(strange[0]).__name__}; expected Hub ids, folders, built-in names "
-            f"or transformers PreTrainedModels{_show_inside(strange[0])}"
+            f"or transformers PreTrainedModels{show_inside(strange[0])}"
         )
     return list(model)
 
 
-def _show_inside(given: Any) -> str:
+def show_inside(given: Any) -> str:
     """Return how to get at the model of what holds one: a compiled one, one with adapters."""
     way = next((way for name, way in _HOLDERS.items() if hasattr(given, name)), None)
     return "" if way is None else f": give model.{way}"

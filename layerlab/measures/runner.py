@@ -14,7 +14,7 @@ from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.by_layer import project_layers, read_layers
-from layerlab.loading.weights.matrices import find_weight_faults, read_matrices
+from layerlab.loading.weights.matrices import count_matrices, find_weight_faults, read_matrices
 from layerlab.measures.measure import (
     WEIGHTS,
     Measure,
@@ -207,8 +207,7 @@ class _Reader:
             return
         for measure in self.matrices:
             self.found.rows[measure.name] = []
-        names = [name for name, _ in self.subject.model.named_parameters()]
-        self.progress.begin(self.subject.name, len(names))
+        self.progress.begin(self.subject.name, count_matrices(self.subject))
         try:
             for given in read_matrices(self.subject):
                 self.progress.step(f"{layer_name(given.layer)}: {given.name}")
@@ -219,6 +218,8 @@ class _Reader:
                 self.refuse(measure, str(reason))
             return
         for measure in self.matrices:
+            if measure.close is not None:
+                self.take(measure, measure.close)
             self._settle(measure, Trace())
 
     @property

@@ -10,9 +10,10 @@ from torch.utils.hooks import RemovableHandle
 
 @contextmanager
 def temporary_hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Remove hooks behind a block of code, also where it fails."""
-    kept = list(handles)
+    """Remove hooks behind a block of code, also where it fails, or one of them is not set."""
+    kept: list[RemovableHandle] = []
     try:
+        kept.extend(handles)
         yield
     finally:
         for handle in kept:

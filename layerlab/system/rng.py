@@ -51,6 +51,16 @@ def device_state() -> dict[str, Any]:
 
 
 @contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Put all states back when the block ends, which sets its own seeds; also a decorator."""
+    before = random_state()
+    try:
+        yield
+    finally:
+        restore_random(before)
+
+
+@contextmanager
 def keep_device_state() -> Iterator[None]:
     """Put the states of torch back when the block ends, whatever it drew."""
     before = device_state()

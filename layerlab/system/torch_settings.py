@@ -71,8 +71,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     Dropout would else be measured as if it were the model's.
     """
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
+        model.eval()
         yield
     finally:
         for module, training in modes:

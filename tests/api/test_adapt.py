@@ -1,6 +1,7 @@
 """A recipe is carried out once, goes on after it was killed, and tells what moved."""
 
 import json
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,13 @@ def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(whole
     shared = rows[rows["arms"].map(lambda arms: "replay" in arms)]
     assert found.frame("scores")["score"].tolist() == shared["score"].tolist()
     assert not list(stages.glob("*/checkpoint-*")) and not list(stages.glob("**/*.partial"))
+
+
+@pytest.mark.full
+def test_an_adaptation_leaves_the_random_numbers_of_its_caller_as_they_were(folder, tmp_path):
+    before = random.getstate(), torch.get_rng_state().tolist()
+    layerlab.adapt(recipe(folder), out=tmp_path, progress=False)
+    assert (random.getstate(), torch.get_rng_state().tolist()) == before
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 
 import layerlab
 from layerlab.errors import UserError
+from layerlab.system.signals import GracefulStop, Stopped
 from layerlab.validation import check_arguments
 from tests.support.refused import refuses
 
@@ -53,8 +55,8 @@ def test_what_no_argument_can_be_is_refused_by_its_name(name, value):
 
 Kinds = Mapping[str, tuple[Any, list[Any], list[Any], str]]
 KINDS: Kinds = {
-    "number": (float | None, [1, 1.5, np.int64(1), np.float32(1)], [True, "1"], "a number or None"),
-    "whole": (int | None, [1, None, np.int32(1)], [1.0, True], "a whole number or None"),
+    "number": (float | None, [1, 1.5], [True, "1"], "a number or None"),
+    "whole": (int | None, [1, None], [1.0, np.float64(1), True], "a whole number or None"),
     "truth": (bool, [True, False], [1, None, "yes"], "True or False"),
     "path": (str | PathLike[str], ["a", Path("a")], [1, b"a", ["a"]], "a text or a path"),
     "list": (Sequence[str], [[], ["a"], ("a",)], [np.zeros(2), [1], {"a"}, "a"], "a list of texts"),
@@ -84,6 +86,37 @@ def test_a_value_is_of_its_kind_or_the_line_says_which(kind):
     for value in wrong:
         line = refuses("value is ", function, value)
         assert f"expected {words}: type help(lab.take)" in line
+
+
+def test_numbers_of_numpy_arrive_as_those_of_python():
+    def take(value: float, **options: int) -> list[Any]:
+        return [value, options["size"]]
+
+    found = check_arguments(take, "lab.take")(np.float32(0.5), size=np.int64(2))
+    assert [(one, type(one)) for one in found] == [(0.5, float), (2, int)]
+    sizes = dict.fromkeys(("width", "vocab", "context"), np.int64(16))
+    assert layerlab.build("llama", layers=1, heads=2, **sizes).config.hidden_size == 16
+
+
+def test_an_error_names_arguments_where_the_command_line_has_options(tmp_path):
+    refuses("type dtype='float32'$", layerlab.inspect, "llama", dtype="bf16", progress=False)
+    refuses("type for example formats=.*, backward=True$", layerlab.inspect, backward=True)
+    (tmp_path / "log.csv").write_text("step,a,b\n1,2,3\n")
+    refuses("; type loss='COLUMN', one of", layerlab.judge, tmp_path / "log.csv")
+    refuses("^confidence is 2; expected one between", layerlab.judge, tmp_path, confidence=2.0)
+
+
+def test_ctrl_c_that_a_loop_has_heard_does_not_end_the_session():
+    def stop(number: int) -> None:
+        with GracefulStop() as halt:
+            signal.raise_signal(number)
+            halt.leave()
+
+    function = check_arguments(stop, "lab.stop")
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+        function(signal.SIGINT)
+    with pytest.raises(Stopped):
+        function(signal.SIGTERM)
 
 
 def test_a_public_function_is_one_object_with_the_signature_of_its_own():

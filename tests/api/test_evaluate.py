@@ -2,10 +2,12 @@
 
 import copy
 import json
+import random
 import shutil
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,6 +55,13 @@ def test_chance_examples_and_groups_stand_beside(whole):
     assert set(sections[sections.benchmark == "fineval"].section) == {
         *("Accounting", "Certificate", "Economy", "Finance")
     }
+
+
+def test_questions_leave_the_random_numbers_of_their_caller_as_they_were(shelf):
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    run(shelf, "boolq", limit=1)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert after == before
 
 
 def test_what_is_not_here_is_named_with_how_to_get_it(whole, shelf):

@@ -23,6 +23,7 @@ from layerlab.plugins import resolve
 from layerlab.report.results.terminal_summary import lines
 from tests.families import recipe
 from tests.measures.family import built
+from tests.support.refused import refuses
 
 QUICK = ["diversity", "spectrum"]
 
@@ -186,6 +187,8 @@ def test_what_holds_a_model_is_told_where_it_lies(tiny):
         for given in (holder, ["llama", holder]):
             with pytest.raises(UserError, match=rf": give model\.{way}$"):
                 layerlab.inspect(given, progress=False)
+        for function in (layerlab.gap, layerlab.precision, layerlab.retrofit):
+            refuses(rf"or a transformers PreTrainedModel: give model\.{way}$", function, holder)
 
 
 @pytest.mark.full

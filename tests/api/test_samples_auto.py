@@ -30,7 +30,7 @@ def test_functions_cut_a_text_into_as_many_samples_as_they_are_told():
 
 
 def test_samples_of_no_text_are_refused():
-    refuses("--weights reads no text", layerlab.inspect, "llama", weights=True, samples=3)
+    refuses("weights reads no text", layerlab.inspect, "llama", weights=True, samples=3)
     refuses("leave samples out", layerlab.gap, "llama", logprobs="nothing", samples=3)
     for name in ("gap", "precision"):
         refuses("expected a whole number or None", getattr(layerlab, name), samples="auto")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from layerlab import UserError, adapt, compare, estimate_runs, train
@@ -70,6 +71,13 @@ def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended, tmp_path):
     assert [side.arm for side in arms.sizes[0].estimate.sides] == ["llama", "gpt2"]
     assert any(line.startswith("gpt2 against llama") for line in arms.sizes[0].remarks())
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.full
+def test_a_run_leaves_the_random_numbers_of_its_caller_as_they_were(tmp_path):
+    before = torch.get_rng_state()
+    train(SMALL, out=tmp_path, progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_kind_of_event_that_there_is_not_is_named(ended):
@@ -267,7 +275,7 @@ def test_a_plan_says_what_is_read_in_place_of_a_text(ended, tmp_path, monkeypatc
 
 def test_a_file_in_place_of_the_folder_is_told_before_a_text_is_read(tmp_path):
     (tmp_path / "file").write_text("mine")
-    said = "file is a file; give --out a folder for the results"
+    said = "file is a file; give out= a folder for the results"
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         refuses(said, train, "smoke", out=out, progress=False)
         refuses(said, compare, "smoke", arms=["llama", "gpt2"], out=out, progress=False)

@@ -2,6 +2,7 @@
 
 import io
 from contextlib import suppress
+from importlib.util import find_spec
 
 import pytest
 from rich.console import Console
@@ -29,3 +30,19 @@ def test_a_bar_of_nothing_leaves_no_empty_line():
     with InspectionBar(Console(file=file)):
         pass
     assert file.getvalue() == ""
+
+
+@pytest.mark.skipif(
+    find_spec("ipywidgets") is not None, reason="with ipywidgets it draws a live bar"
+)
+def test_a_notebook_without_widgets_shows_the_bar_at_its_end_and_warns_of_nothing(
+    monkeypatch, capsys, recwarn
+):
+    class ZMQInteractiveShell:
+        """Jupyter's, by whose name it is known."""
+
+    monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
+    with InspectionBar() as bar:
+        bar.begin("one", 1)
+        bar.step()
+    assert not recwarn.list and "100%" in capsys.readouterr().err

@@ -330,6 +330,17 @@ def test_importing_the_package_and_its_command_line_costs_nothing():
     assert not heavy & set(loaded.split())
 
 
+@pytest.mark.full
+def test_importing_all_that_is_public_draws_no_random_number():
+    code = (
+        "import random, layerlab; before = random.getstate(); "
+        "[getattr(layerlab, name) for name in layerlab.__all__]; print(random.getstate() == before)"
+    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert told.strip() == "True"
+
+
 def test_every_file_holds_one_concept():
     assert FILES
     lengths = {

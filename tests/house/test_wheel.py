@@ -72,6 +72,10 @@ def test_wheel_holds_what_is_not_python(wheel):
     assert {".html", ".js", ".css", ".txt", ".json", ".safetensors", ".toml"} <= suffixes
 
 
+def test_wheel_tells_type_checkers_that_its_annotations_hold(wheel):
+    assert "layerlab/py.typed" in contents(wheel)
+
+
 def test_wheel_holds_the_tables_of_benchmarks(wheel):
     names = contents(wheel)
     for file in (

@@ -240,18 +240,18 @@ def test_logs_from_before_are_remarked_on(folder, tmp_path):
     ("idea", "given", "message"),
     [
         ("wide", {"says": "x", "seeds": FIRST}, "was written down on .*, and stays as it is; give"),
-        ("new", {"seeds": FIRST}, "nothing is said of 'new'; type --says with what is changed"),
-        ("new", {"says": "x", "seeds": [1]}, "--seeds is '1'; expected two or more, as 1,2,3"),
-        ("new", {"says": "x", "seeds": [1, 2, 1]}, "--seeds has 1 twice; leave one out"),
+        ("new", {"seeds": FIRST}, "nothing is said of 'new'; type says= with what is changed"),
+        ("new", {"says": "x", "seeds": [1]}, "seeds is '1'; expected two or more, as 1,2,3"),
+        ("new", {"says": "x", "seeds": [1, 2, 1]}, "seeds has 1 twice; leave one out"),
         (
             "new",
             {"says": "x", "seeds": FIRST, "measure": "accuracy"},
-            "--measure is 'accuracy'",
+            "measure is 'accuracy'",
         ),
         (
             "new",
             {"says": "x", "seeds": FIRST, "measure": "peak:score"},
-            "--measure is 'peak:score'",
+            "measure is 'peak:score'",
         ),
         ("plain", {"says": "x", "seeds": FIRST}, "'plain' is the baseline of this campaign; name"),
         ("", {"says": "x", "seeds": FIRST}, "IDEA is ''; expected a name, as the logs have it"),
@@ -330,12 +330,12 @@ def test_runs_without_a_seed_are_named(folder, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"fdr": 1.5}, "--fdr is 1.5; expected a number between 0 and 1"),
-        ({"alpha": 0.0}, "--alpha is 0; expected a number between 0 and 1"),
-        ({"alpha": 0.2}, "--alpha is 0.2, above --fdr, which is 0.1; expected at most that"),
-        ({"at": float("nan")}, "--at is nan; expected a step, or leave it out"),
-        ({"last": 0}, "--last is 0; expected 1 or more readings"),
-        ({"baseline": " "}, "--baseline is ' '; expected a name"),
+        ({"fdr": 1.5}, "fdr is 1.5; expected a number between 0 and 1"),
+        ({"alpha": 0.0}, "alpha is 0; expected a number between 0 and 1"),
+        ({"alpha": 0.2}, "alpha is 0.2, above fdr=, which is 0.1; expected at most that"),
+        ({"at": float("nan")}, "at is nan; expected a step, or leave it out"),
+        ({"last": 0}, "last is 0; expected 1 or more readings"),
+        ({"baseline": " "}, "baseline is ' '; expected a name"),
     ],
 )
 def test_a_campaign_that_means_nothing_is_refused(tmp_path, given, message):

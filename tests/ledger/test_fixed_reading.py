@@ -83,7 +83,7 @@ def test_runs_that_have_gone_on_since_have_the_same_verdict(screened, tmp_path):
         (
             "loss",
             {"line": r"(?P<arm>\w+),(?P<seed>\d+),(?P<step>\d+),(?P<loss>.+)"},
-            "--line is '.*' for these logs, and was left out when 'wide' was first",
+            "line is '.*' for these logs, and was left out when 'wide' was first",
         ),
     ],
 )

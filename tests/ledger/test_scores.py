@@ -46,7 +46,7 @@ def test_more_is_better_where_the_ledger_says_so(tmp_path):
     content = read_json(tmp_path / "out" / "campaign.json")
     assert content["better"] == "higher" and "above 0 is better" in render(content)
     assert "below 0 is better" in render({**content, "better": None})
-    with pytest.raises(UserError, match=r"--measure steps:2 is for what is better the lower it is"):
+    with pytest.raises(UserError, match=r"measure='steps:2' is for what is better the lower it is"):
         layerlab.add_idea(folder, "deep", says="deeper", seeds=FIRST, measure="steps:2")
 
 
@@ -64,7 +64,7 @@ def test_runs_without_a_number_speak_against_an_idea_of_scores(tmp_path):
 
 
 def test_what_no_word_tells_is_asked_for_before_there_are_runs(tmp_path):
-    with pytest.raises(UserError, match=r"more of 'own' .* type --loss own=lower or --loss own=h"):
+    with pytest.raises(UserError, match=r"more of 'own' .* type loss='own=lower' or loss='own=h"):
         layerlab.create_ledger(tmp_path / "own", baseline="plain", loss="own")
     assert not (tmp_path / "own").exists()
     logs = scores(tmp_path / "a.csv", FIRST, "own")

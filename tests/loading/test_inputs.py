@@ -15,6 +15,8 @@ from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
 from tests.support.refused import refusal, refuses
 
+META = torch.zeros(1, 2, dtype=torch.long, device="meta")
+
 
 @pytest.fixture(scope="module")
 def llama() -> LoadedModel:
@@ -70,6 +72,14 @@ def test_a_mask_of_other_numbers_than_0_and_1_is_refused(mask, message):
 def test_a_mask_that_was_added_to_the_scores_can_be_turned_as_the_error_says(bare):
     kept = passage(input_ids=[[4, 5, 6]], attention_mask=torch.tensor(ADDED) == 0)
     assert [piece.tolist() for piece in sequences(kept, bare)] == [[4, 5]]
+
+
+def test_gradients_can_be_taken_behind_ids_that_were_made_in_the_inference_mode():
+    with torch.inference_mode():
+        ids, mask = torch.tensor([[1, 2, 3]]), torch.tensor([[0, 1, 1]])
+    for given in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
+        (row,) = passage(**given).ids
+        assert not row.is_inference() and row.tolist() == [1, 2, 3][-len(row) :]
 
 
 def test_ids_without_a_row_are_refused():
@@ -167,6 +177,8 @@ def test_what_is_hashed_of_other_input():
         ({"attention_mask": [[1]]}, "attention_mask was given without input_ids"),
         ({"input_ids": [[1, 2], [3]]}, "input_ids cannot be made into one tensor"),
         ({"input_ids": [[1.0, 2.0]]}, "expected integers, batch x token"),
+        ({"input_ids": META}, "input_ids is on the meta device, which holds no numbers"),
+        ({"input_ids": [[1, 2]], "attention_mask": META}, "attention_mask is on the meta device"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask has shape"),
         ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "row 0 .* has a hole"),
         ({"context": 1}, "context is 1; expected a whole number, at least 2"),

@@ -45,9 +45,7 @@ def test_words_of_a_name_say_which_way_it_is_better(name, better):
 def test_a_direction_of_nothing_is_refused(given, tmp_path):
     with pytest.raises(UserError, match=rf"--metric is '{given}', which names nothing; expected N"):
         split_direction(given, "--metric")
-    with pytest.raises(
-        UserError, match=r"--loss is .*, which names nothing; expected NAME, NAME=l"
-    ):
+    with pytest.raises(UserError, match=r"loss is .*, which names nothing; expected NAME, NAME=l"):
         layerlab.create_ledger(tmp_path / "own", baseline="a", loss=given)
 
 
@@ -83,15 +81,15 @@ def test_logs_are_judged_the_way_that_their_column_is_better(logs, column, word)
     for given in (column, None):
         found = layerlab.judge(logs(column), loss=given)
         assert found.rows[1]["verdict"] == word
-    with pytest.raises(UserError, match="has no column with a usual name for a loss; type --loss"):
+    with pytest.raises(UserError, match="has no column with a usual name for a loss; type loss="):
         layerlab.judge(logs(column, tokens_seen=3.0))
-    with pytest.raises(UserError, match="has no column with a usual name for a loss; type --loss"):
+    with pytest.raises(UserError, match="has no column with a usual name for a loss; type loss="):
         layerlab.judge(logs("own"))
 
 
 def test_what_no_word_tells_is_asked_for(logs):
     table = logs("own")
-    with pytest.raises(UserError, match=r"more of 'own' .* type --loss own=lower or --loss own=hi"):
+    with pytest.raises(UserError, match=r"more of 'own' .* type loss='own=lower' or loss='own=h"):
         layerlab.judge(table, loss="own")
     words = {
         direction: layerlab.judge(table, loss=f"own={direction}").rows[1]["verdict"]
@@ -99,7 +97,7 @@ def test_what_no_word_tells_is_asked_for(logs):
     }
     assert words == {"lower": "worse", "higher": "better"}
     assert layerlab.judge(table, loss="own", higher_is_better=True).rows[1]["verdict"] == "better"
-    with pytest.raises(UserError, match="--higher-is-better contradicts --loss own=lower; leave"):
+    with pytest.raises(UserError, match="higher_is_better contradicts loss='own=lower'; leave"):
         layerlab.judge(table, loss="own=lower", higher_is_better=True)
     table = logs("eval_accuracy")
     assert layerlab.judge(table, loss="eval_accuracy=lower").rows[1]["verdict"] == "worse"

@@ -103,6 +103,12 @@ def test_progress_announces_as_many_steps_as_it_takes(tiny):
     assert "layer 1: spectrum" in watcher.steps
 
 
+def test_progress_takes_a_step_for_each_matrix(tiny):
+    watcher = Watcher()
+    readings(patient(tiny("llama")), TOKENS, resolve(["matrices"]), watcher)
+    assert watcher.total == len(watcher.steps) > 0
+
+
 def test_a_batch_reads_like_each_sequence_alone(tiny):
     chosen = resolve(["diversity", "spectrum", "attention"])
     both = readings(patient(tiny("llama")), TOKENS, chosen)

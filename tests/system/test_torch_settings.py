@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import layerlab
-from layerlab.system.torch_settings import float32_products, usual_arithmetic
+from layerlab.system.torch_settings import evaluation_mode, float32_products, usual_arithmetic
 
 
 @contextmanager
@@ -133,3 +133,15 @@ def test_a_model_that_was_made_in_the_inference_mode_is_read_and_rebuilt():
     assert len(found.frame("stream")) == 2
     assert all(one.requires_grad for one in model.parameters())
     assert layerlab.retrofit(model, "as-32").config.variant == "as-32"
+
+
+def test_ctrl_c_on_the_way_into_evaluation_leaves_all_modules_in_training():
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout())
+
+    def interrupt(mode: bool) -> None:
+        raise KeyboardInterrupt
+
+    vars(model[1])["train"] = interrupt
+    with pytest.raises(KeyboardInterrupt), evaluation_mode(model):
+        pass
+    assert all(one.training for one in model.modules())

@@ -1,5 +1,6 @@
 """Documents that are there already: the same, by a hash, or nearly so, by datasketch's MinHash."""
 
+import random
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -87,9 +88,11 @@ class NearDuplicates:
         from datasketch import MinHashLSH
 
         self.threshold = threshold
+        before = random.getstate()
         self._index: Any = MinHashLSH(
             min(threshold, CLOSEST), PERMUTATIONS, weights=(NEEDLESS, MISSED)
         )
+        random.setstate(before)  # datasketch draws a name
         self._sketches: dict[int, Any] = {}
 
     def place(self, found: Any, number: int) -> tuple[int, float] | None:

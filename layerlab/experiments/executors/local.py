@@ -97,11 +97,16 @@ def is_here(settings: RunSection) -> bool:
 
 def _here(run: RunSpec, folder: Path, progress: Progress) -> dict[str, Any]:
     from layerlab.system.hardware import reset_peak_memory, with_threads
+    from layerlab.system.rng import keep_random_state
     from layerlab.training import trainer
     from layerlab.training.step.nonfinite import Diverged
 
     try:
-        with lock_runs([folder]), lock_folder(folder), with_threads(run.recipe.run.threads):
+        with ExitStack() as stack:
+            stack.enter_context(keep_random_state())
+            stack.enter_context(lock_runs([folder]))
+            stack.enter_context(lock_folder(folder))
+            stack.enter_context(with_threads(run.recipe.run.threads))
             write_run(run, folder)
             reset_peak_memory()  # whatever this process has done before is no part of the run
             return trainer.train_run(run, folder, progress)

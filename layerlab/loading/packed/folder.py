@@ -135,7 +135,6 @@ def _find_inputs_first(folder: Path) -> set[str]:
     from layerlab.system.untrusted.trust import load_pretrained
 
     config = load_pretrained(AutoConfig, str(folder), local_files_only=True)
-    config.quantization_config = None  # it is unpacked without
     check_causal(config, str(folder))
     bare = empty(config, str(folder))
     return {path for path, module in bare.named_modules() if isinstance(module, Conv1D)}

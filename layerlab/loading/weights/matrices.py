@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.by_layer import find_targets, read_stored_tensors
 from layerlab.loading.weights.stored_tensors import read_outlines
@@ -30,6 +32,20 @@ def read_matrices(subject: LoadedModel) -> Iterator[WeightMatrix]:
         held = weights[name]()
         if held is not None and held.device.type != "meta":
             yield from names.cut(name, held)
+
+
+def count_matrices(subject: LoadedModel) -> int:
+    """Return how many matrices there are to read, by the shapes of the weights alone."""
+    names, own = _find_names(subject)
+    shapes: dict[str, tuple[int, ...]] = {
+        name: tuple(one.shape) for name, one in subject.model.named_parameters()
+    }
+    if subject.stored and subject.folder is not None:
+        shapes = {name: one.shape for name, one in read_outlines(subject.folder).items()}
+    return sum(
+        len(list(names.cut(own.get(name, name), torch.empty(shape, device="meta"))))
+        for name, shape in shapes.items()
+    )
 
 
 def _find_names(subject: LoadedModel) -> tuple[MatrixNames, dict[str, str]]:

@@ -55,7 +55,7 @@ class Match:
         return f"{setting}, {self.percent:+.2f} %"
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """Return the shape as `build` takes it."""
         return {name: getattr(self.shape, name) for name in SIZES}
 

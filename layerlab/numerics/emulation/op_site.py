@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from layerlab.system.hooks import temporary_hooks
 
 # Operations that only move, choose or count values: nothing to round unless something is narrowed.
 EXACT = frozenset(
@@ -127,19 +130,20 @@ class Tracker:
 
     @contextmanager
     def follow(self) -> Iterator[None]:
-        handles = []
-        for name, module in self.model.named_modules():
-            leaf = bool(name) and next(module.children(), None) is None
-            handles.append(module.register_forward_pre_hook(self._entering(name, leaf)))
-            handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
-            yield
+            with temporary_hooks(self._listen()):
+                yield
         finally:
-            for handle in handles:
-                handle.remove()
             del self._stack[1:], self._stage[1:]
             self._stage[0] = 0
             self._nodes.clear()
+
+    def _listen(self) -> Iterator[RemovableHandle]:
+        """Yield the hooks as they are set: nobody knows where Ctrl-C comes."""
+        for name, module in self.model.named_modules():
+            leaf = bool(name) and next(module.children(), None) is None
+            yield module.register_forward_pre_hook(self._entering(name, leaf))
+            yield module.register_forward_hook(self._leaving(name), always_call=True)
 
     def _entering(self, name: str, leaf: bool) -> Any:
         def enter(module: nn.Module, args: Any) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite, attends
 from layerlab.numerics.emulation.quantized_weights import is_matrix, is_router
@@ -85,12 +86,13 @@ class OperationIndex:
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
         """Know how far the code of each module has come, until the block ends."""
-        handles = []
-        for name, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._leaving(name)))
-        with temporary_hooks(handles):
+        with temporary_hooks(self._listen(model)):
             yield
+
+    def _listen(self, model: nn.Module) -> Iterator[RemovableHandle]:
+        for name, module in model.named_modules():
+            yield module.register_forward_pre_hook(self._entering(name), with_kwargs=True)
+            yield module.register_forward_hook(self._leaving(name))
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

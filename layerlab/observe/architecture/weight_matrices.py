@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.core_model_loading import dot_natural_key
 
 from layerlab.errors import NotApplicable
 from layerlab.numerics.formats.weight_layout import find_layout
@@ -84,10 +86,14 @@ class MatrixNames:
             for number, part in enumerate(tensor):
                 yield WeightMatrix(layer=layer, name=label, expert=number, weight=part)
 
-    def key(self, stored: str) -> tuple[int, int]:
-        """Return by what the names of a file are put into the order of the model."""
+    def key(self, stored: str) -> tuple[int, int, list[Any]]:
+        """Return by what the names of a file are put into the order of the model.
+
+        The parts of a weight, such as experts that are stored one by one, follow their numbers.
+        """
         name = self._own(stored)
-        return self._place(name)[0], self.order.get(name, len(self.order))
+        place = self.order.get(name, len(self.order))
+        return self._place(name)[0], place, dot_natural_key(name)
 
     def _own(self, stored: str) -> str:
         longer = self.prefix + stored

@@ -5,7 +5,6 @@ Nothing in it is a tensor, so a report loads without torch.
 """
 
 import copy
-import difflib
 import html
 import json
 import os
@@ -29,6 +28,7 @@ from layerlab.report.results.schema import SCHEMA, check_schema, explain_damage
 from layerlab.report.views.tables import decode_table, empty, encode_table, tidy, write_tables
 from layerlab.system import files
 from layerlab.system.own_page import is_own_page
+from layerlab.validation import short_repr, suggest
 
 # A notebook keeps every page it shows in its own file; plotly.js alone is 0.7 MB of it.
 NOTEBOOK_BYTES = 12_000_000
@@ -73,12 +73,10 @@ class Report:
         Raises:
             UserError: there is no such measure in this report.
         """
-        if name in self._frames:
+        if isinstance(name, str) and name in self._frames:
             return self._frames[name].copy()
-        close = difflib.get_close_matches(name, self._frames, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        names = ", ".join(self._frames) or "none"
-        raise UserError(f"this report has no table {name!r}; it has: {names}{hint}")
+        near, names = suggest(name, self._frames), ", ".join(self._frames) or "none"
+        raise UserError(f"this report has no table {short_repr(name)}; {near}it has: {names}")
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:

@@ -125,7 +125,11 @@ def _files(settings: Any, inside: str = "") -> Iterator[str]:
 def _measures(asked: Json) -> Iterator[str]:
     """Yield each measure with all its options: the usual ones may be others in a later version."""
     for name, options in asked.items():
-        given_options = {key: value for key, value in options.items() if value is not None}
+        given_options = {
+            key: _full(value) if key in _PLACES and isinstance(value, str) else value
+            for key, value in options.items()
+            if value is not None
+        }
         given = ",".join(f"{key}={_literal(value)}" for key, value in given_options.items())
         yield f"{name}({given})" if given else name
 

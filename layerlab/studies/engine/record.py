@@ -178,7 +178,7 @@ class StudyResult:
         return Group(*(_wrap(pieces, width) for pieces in self.lines()))
 
     def __repr__(self) -> str:
-        return f"Record({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
+        return f"StudyResult({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
 
 
 def _wrap(pieces: list[tuple[str, str]], width: int | None) -> Text:

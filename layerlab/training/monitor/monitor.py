@@ -5,6 +5,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import torch
@@ -317,7 +318,7 @@ def _check(every: int, sequences: int, tokens: int, on_alarm: OnAlarm | str) -> 
         ("tokens", tokens, 2, 256),
     ):
         # True is an int, too, and would read every update.
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise UserError(
                 f"{name}={value!r} is no whole number of {least} or more; type {name}={usual}"
             )

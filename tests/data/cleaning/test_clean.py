@@ -227,6 +227,12 @@ def test_near_copies_go_and_others_stay(script):
     assert sketch("too few", SHINGLE) is None
 
 
+def test_no_random_number_is_missed_that_a_library_has_drawn():
+    before = random.getstate()
+    NearDuplicates(0.8)
+    assert random.getstate() == before
+
+
 def test_few_pairs_above_the_threshold_are_missed():
     near, found = NearDuplicates(0.8), 0
     for number in range(60):

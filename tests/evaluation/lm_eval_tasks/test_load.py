@@ -151,8 +151,8 @@ def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder, tmp_path):
     path = write(folder, "own_evil", CHOICE, more="process_docs: !function evil.same\n")
     assert refusal(run, path) == (
         f"the task file {path} runs code (process_docs: !function evil.same), and nothing runs "
-        "unasked; read it, and where you trust it type --trust-tasks (in Python "
-        "trust_tasks=True), or --trust-recipe where a recipe names the task"
+        "unasked; read it, and where you trust it type trust_tasks=True, or "
+        "--trust-recipe where a recipe names the task"
     )
     (folder / "outer.yaml").write_text("include: own_evil.yaml\ntask: outer\n")
     (folder / "group.yaml").write_text("group: outer_group\ntask: [own_evil]\n")
@@ -242,7 +242,7 @@ def test_two_files_of_one_name_are_not_taken_for_one(folder, name):
     (other / "own_group.yaml").write_text(GROUP % "true", encoding="utf-8")
     both = [folder / f"{name}.yaml", other / f"{name}.yaml"]
     assert refusal(run, both) == (
-        f"--tasks {both[1]}: 'own_choice' is the name of another task before it; give it a name of "
+        f"tasks={str(both[1])!r}: 'own_choice' is the name of another task before it; give it a name of "
         "its own (its line task: or group:), or ask them one after the other"
     )
     again = run([both[0], both[0], folder / "own_choice.yaml"], limit=3)
@@ -276,12 +276,12 @@ def test_of_two_of_one_name_none_is_left_out_in_silence(folder, more, said):
 
 @pytest.mark.parametrize("words", ["", " , "])
 def test_no_task_is_named(words):
-    refuses(r"no task is named in .*; type for example --tasks arc_easy", run, words or " ")
+    refuses(r"no task is named in .*; type for example tasks='arc_easy'", run, words or " ")
 
 
 def test_a_task_of_lm_eval_by_name_whose_questions_are_on_the_hub():
     assert refusal(run, "arc_easy") == (
-        "--tasks arc_easy: its questions are not here: cannot get allenai/ai2_arc from the Hub: "
+        "tasks arc_easy: its questions are not here: cannot get allenai/ai2_arc from the Hub: "
         "HF_HUB_OFFLINE is set, and no copy that is kept here can be read; fetch it once where "
         "there is a connection, or name a task file whose data is here (dataset_path: json)"
     )

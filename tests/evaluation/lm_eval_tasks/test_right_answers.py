@@ -189,7 +189,7 @@ def test_an_example_shows_the_option_of_such_a_place(folder, tmp_path):
 def test_where_no_question_names_an_option_nothing_is_asked(folder):
     path = task(folder, every("answer", lambda row: "ABC"[row["answer"]]))
     assert refusal(run, path) == (
-        "--tasks mine: none of its 12 questions can be marked, the first because its answer 'A' "
+        "tasks mine: none of its 12 questions can be marked, the first because its answer 'A' "
         "names none of its 3 options; give each a text, options, and the place of the "
         "right one, counted from 0, or its text"
     )

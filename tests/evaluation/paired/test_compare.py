@@ -346,6 +346,6 @@ def test_a_margin_of_shares_is_a_share(tmp_path):
     assert layerlab.judge(places, margin=1e-5).rows[0]["within"] == "not decided"
     for margin in (1, 2):
         with pytest.raises(
-            UserError, match=rf"--margin is {margin}, and scores .* a percentage point is 0\.01"
+            UserError, match=rf"margin is {margin}, and scores .* a percentage point is 0\.01"
         ):
             layerlab.judge(places, margin=margin)

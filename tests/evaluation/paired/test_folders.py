@@ -91,7 +91,7 @@ def test_filters_are_metrics_of_their_own(tmp_path):
         write(tmp_path / name, rows)
     found = judged(tmp_path / "a", tmp_path / "b", metric="exact_match,loose")
     assert found.rows[0]["score"] == 0.5 and found.rows[0]["verdict"] == "identical"
-    with pytest.raises(UserError, match="has no 'f1' of each question, which --metric names"):
+    with pytest.raises(UserError, match="has no 'f1' of each question, which metric= names"):
         judged(tmp_path / "a", tmp_path / "b", metric="f1")
 
 
@@ -271,20 +271,20 @@ def test_samples_of_different_tasks_are_one_line(two, tmp_path):
     with pytest.raises(UserError, match="no task was asked of all: base has own; other has anot"):
         judged(two[0], tmp_path / "other")
     write_scores(two[1] / "model", [1, 0], "more")
-    refuses("tuned was asked more, and not all others were; type --a", judged, *two)
+    refuses("tuned was asked more, and not all others were; type allow", judged, *two)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"seed": "n"}, "--seed says nothing of evaluations, which these are; leave it out"),
-        ({"strict": True}, "--strict says nothing of evaluations"),
-        ({"allow": ["loss"]}, "--allow is 'loss'; expected, of evaluations, prompts, questions"),
-        ({"allow": ["prompt"]}, "--allow is 'prompt'; did you mean 'prompts'?"),
+        ({"seed": "n"}, "seed says nothing of evaluations, which these are; leave it out"),
+        ({"strict": True}, "strict says nothing of evaluations"),
+        ({"allow": ["loss"]}, "allow is 'loss'; expected, of evaluations, prompts, questions"),
+        ({"allow": ["prompt"]}, "allow is 'prompt'; did you mean 'prompts'?"),
         ({"baseline": "bas"}, "the baseline 'bas' is none of these evaluations; did you mean"),
-        ({"cluster": ["questoin"]}, "no question has a field 'questoin', which --cluster names"),
-        ({"cluster": ["passage", "none"]}, "--cluster none takes each question by itself, and the"),
-        ({"confidence": 2.0}, "--confidence is 2; expected one between 0.5 and 1"),
+        ({"cluster": ["questoin"]}, "no question has a field 'questoin', which cluster= names"),
+        ({"cluster": ["passage", "none"]}, "cluster none takes each question by itself, and the"),
+        ({"confidence": 2.0}, "confidence is 2; expected one between 0.5 and 1"),
     ],
 )
 def test_an_option_that_means_nothing_is_one_line(given, said, two):
@@ -297,5 +297,5 @@ def test_paths_that_do_not_belong_together_are_one_line(two, tmp_path):
     refuses("holds the answers of one model; name two or more", judged, two[0])
     refuses("are given twice; name each once", judged, two[0], two[0])
     (tmp_path / "log.csv").write_text("arm,seed,step,loss\na,1,1,2\nb,1,1,3\n")
-    with pytest.raises(UserError, match="--metric says nothing of logs, which these are"):
+    with pytest.raises(UserError, match="metric says nothing of logs, which these are"):
         judged(tmp_path / "log.csv", metric="acc")

@@ -102,5 +102,5 @@ def test_groups_with_a_task_that_scores_no_question_are_left_out(places):
 
 
 def test_a_direction_of_no_metric_is_refused(places):
-    with pytest.raises(UserError, match=r"--metric is '=lower', which names nothing; expected NAM"):
+    with pytest.raises(UserError, match=r"metric is '=lower', which names nothing; expected NAM"):
         layerlab.judge(places, metric="=lower")

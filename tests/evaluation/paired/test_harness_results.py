@@ -8,6 +8,7 @@ import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.evaluation.paired.harness_results import pick_directions
 from layerlab.logs.directions import is_higher_better
 from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
 from tests.support.refused import refuses
@@ -51,12 +52,10 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path):
     places = [tmp_path / name for name in ("a", "b")]
     for at, place in enumerate(places):
         write_scores(place, [n % 3 + at + n * at / 100 for n in range(20)], metric="off")
-    refuses(r"off of own is better is said nowhere: .* --metric off=lo", judged, *places)
+    refuses(r"off of own is better is said nowhere: .* metric='off=lo", judged, *places)
     assert judged(*places, metric="off=lower").rows[0]["verdict"] == "worse"
     assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
-    with pytest.raises(
-        UserError, match=r"--metric says 'less' of off; expected off=lower or off=h"
-    ):
+    with pytest.raises(UserError, match=r"metric says 'less' of off; expected off=lower or off=h"):
         judged(*places, metric="off=less")
     beside(places[0], higher_is_better={"off": False})
     assert judged(*places).rows[0]["verdict"] == "worse"
@@ -115,6 +114,10 @@ CONTRADICTED = {
         "acc",
         {"results": {"acc,none": 0.5}},
     ),
+    r"the mean acc of the questions of .* is 0\.25, and results_.* says 0\.75": (
+        "acc",
+        {"results": {"acc,none": 0.75, "acc_stderr,none": 0.1, "length,none": 4.0}},
+    ),
     r"the mean off of the questions of .* is 0\.25, and results_.* says 0\.5": (
         "off",
         {"results": {"off,none": 0.5}, "configs": MEAN, "higher_is_better": {"off": True}},
@@ -126,6 +129,7 @@ AGREED = {
         "results": {"acc,none": 0.5},
         "configs": {"metric_list": [{"metric": "acc", "aggregation": "agg_gpirt"}]},
     },
+    "metrics by their names": {"configs": {"metric_list": ["acc"]}},
     "several filters": {"results": {"acc,strict": 0.5, "acc,loose": 0.25}},
     "no number": {"results": {"acc,none": "N/A"}, "n_samples": {"effective": None}},
 }
@@ -149,6 +153,30 @@ def test_answers_that_may_well_be_those_of_the_results_are_judged(tmp_path, told
         write_scores(tmp_path / name, [1, 0, 0, 0])
     beside(tmp_path / "b", **told)
     assert judged(tmp_path / "a", tmp_path / "b").rows
+
+
+def test_means_of_several_filters_are_held_against_those_of_the_same_name(tmp_path):
+    rows = [sample(n, n == 0, filter=way) for way in ("loose", "strict") for n in range(4)]
+    for name in ("a", "b"):
+        write(tmp_path / name, rows)
+        path = beside(tmp_path / name, results={"acc,loose": 0.25, "acc,strict": 0.25})
+    assert judged(tmp_path / "a", tmp_path / "b").rows
+    path.write_text(path.read_text().replace('strict": 0.25', 'strict": 0.5'))
+    refuses("the mean acc,strict of .* says 0.5", judged, tmp_path / "a", tmp_path / "b")
+
+
+def test_one_answer_is_held_against_its_results(tmp_path):
+    for name in ("a", "b"):
+        write_scores(tmp_path / name, [1])
+        path = beside(tmp_path / name, results={"acc,none": 1})
+    assert judged(tmp_path / "a", tmp_path / "b").rows
+    path.write_text(path.read_text().replace("1}", "0}"))
+    refuses("the mean acc of .* is 1, and .* says 0;", judged, tmp_path / "a", tmp_path / "b")
+
+
+def test_a_direction_that_is_neither_is_none():
+    told = {"higher_is_better": {"own": {"acc": True, "off": False, "other": None}}}
+    assert pick_directions(told, "own") == {"acc": True, "off": False}
 
 
 def dated(folder: Path, settings: list[Any]) -> Path:

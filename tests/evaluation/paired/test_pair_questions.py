@@ -11,9 +11,8 @@ def test_a_metric_that_is_named_and_scores_no_question_is_one_line(tmp_path):
     places = [tmp_path / name for name in ("a", "b")]
     for place in places:
         write_scores(place, [[1, 2], [3, 4]])
-    refuses(
-        "own has no 'acc' of each question, which --metric", layerlab.judge, places, metric="acc"
-    )
+    said = "own has no 'acc' of each question, which metric="
+    refuses(said, layerlab.judge, places, metric="acc")
 
 
 def test_a_score_below_0_is_no_log_likelihood_for_that(tmp_path):

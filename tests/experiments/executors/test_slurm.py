@@ -1,10 +1,12 @@
 """Runs as jobs: on a real Slurm where it starts, and on submitit's local executor everywhere."""
 
 import os
+import pickle
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -13,6 +15,7 @@ import pytest
 from layerlab import UserError
 from layerlab.experiments.executors import slurm as module
 from layerlab.experiments.executors.local import run_all, wait_for
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.recipes.training_sections import RunSection, SlurmSection
 from layerlab.system.files import check_links
 from layerlab.system.signals import Stopped
@@ -130,18 +133,75 @@ def first_words(file: Path) -> list[str]:
     return [line.split()[0] for line in file.read_text().splitlines()]
 
 
-@pytest.mark.full
-def test_a_job_has_ended_only_where_slurm_says_so(typed_slurm, tmp_path):
-    settings = RunSection(executor="slurm")
-    cluster = module.Cluster(tmp_path / "jobs", settings)
-    job = cluster.start(tmp_path, cluster.rows([tmp_path])[0])
-    assert not wait_for(lambda: job.code() is not None, 1.0)
-    assert first_words(typed_slurm).count("squeue") > 3
-    queue = tmp_path / "queue"
-    queue.write_text("1 RUNNING\n")
-    assert wait_for(lambda: job.find_delay() is None, 5.0) and job.code() is None
-    queue.write_text("")
-    assert wait_for(lambda: job.code() == 1, 5.0)
+def test_the_job_of_a_run_ends_with_its_exit_code_and_goes_back_into_the_queue_as_it_was(tmp_path):
+    task = module.SlurmTask(tmp_path, (RunSlot(threads=1),), ("sh", "-c", "exit 7"), "granted")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert task() == 7
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    again = task.checkpoint().function
+    for name in ("folder", "run_slots", "command", "grants"):
+        assert getattr(again, name) == getattr(task, name), name
+    assert again.grants == "granted"
+
+
+@pytest.fixture
+def job(typed_slurm: Path, tmp_path: Path) -> module.Job:
+    cluster = module.Cluster(tmp_path / "jobs", RunSection(executor="slurm"))
+    return cluster.start(tmp_path, cluster.rows([tmp_path])[0])
+
+
+def test_a_job_has_failed_where_slurm_shows_it_no_longer_at_two_looks(job, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def look(shown):
+        (tmp_path / "queue").write_text(shown)
+        now[0] += 1.0
+        return job.code()
+
+    (tmp_path / "bin" / "squeue").rename(tmp_path / "kept")
+    (tmp_path / "bin" / "squeue").symlink_to("/bin/false")
+    assert [look(""), look("")] == [None, None]
+    (tmp_path / "kept").rename(tmp_path / "bin" / "squeue")
+    assert [look(one) for one in ("1 PENDING\n", "", "1 RUNNING\n")] == [None] * 3
+    assert job.find_delay() is None
+    assert [look(""), look("")] == [None, 1]
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(("success", 7), 7), (("error", "a trace"), 1)])
+def test_a_job_has_the_exit_code_that_it_left(outcome, code, job, tmp_path):
+    assert job.code() is None
+    place = next((tmp_path / "jobs").iterdir()) / "1_0_result.pkl"
+    place.write_bytes(pickle.dumps(outcome))
+    assert job.code() == code
+
+
+def test_a_job_is_cancelled_until_it_has_ended_and_though_slurm_may_refuse(
+    job, typed_slurm, tmp_path
+):
+    scancel = tmp_path / "bin" / "scancel"
+    scancel.write_text(f"{scancel.read_text()}false\n")
+    for act in (job.stop, job.kill):
+        typed_slurm.write_text("")
+        act()
+        assert typed_slurm.read_text() == "scancel 1\n"
+    (next((tmp_path / "jobs").iterdir()) / "1_0_result.pkl").touch()
+    job.kill()
+    assert typed_slurm.read_text() == "scancel 1\n"
+
+
+def test_what_a_recipe_asks_of_slurm_stands_in_the_script(typed_slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv(module.SAFE, "mine")
+    names = {"partition": "lab", "account": "ours", "qos": "low", "extra": {"nice": 4}}
+    asked = SlurmSection(**names, minutes=7, gpus=2, cpus=5, memory_gb=3)
+    module.Cluster(tmp_path / "jobs", RunSection(executor="slurm", slurm=asked)).rows([tmp_path])
+    (script,) = tmp_path.rglob("*_submission.sh")
+    told = "partition=lab account=ours qos=low nice=4 time=7 gpus-per-node=2 mem=3GB requeue"
+    for one in [*told.split(), "cpus-per-task=5"]:
+        assert f"#SBATCH --{one}\n" in script.read_text("utf-8")
+    assert os.environ[module.SAFE] == "mine"
 
 
 @pytest.mark.full
@@ -212,6 +272,11 @@ def test_a_job_that_left_nothing_is_told_apart_from_what_an_earlier_one_said(typ
     job = cluster.start(tmp_path, cluster.rows([tmp_path])[0])
     (said,) = job.words()
     assert said.startswith("its job 1 left nothing in ") and "all machines of the cluster" in said
+    (next((tmp_path / "jobs").iterdir()) / "1_0_log.err").write_text("Slurm ended it\n")
+    assert job.words() == ["Slurm ended it"]
+    with (tmp_path / "log.txt").open("a") as log:
+        log.write("no such file\n")
+    assert job.words() == ["no such file"]
 
 
 def test_slurm_is_asked_once_about_all_jobs(typed_slurm, tmp_path, monkeypatch):

@@ -203,7 +203,7 @@ def test_a_comparison_replaces_nothing_but_its_own(name, held, judged, place, mo
             compare_task(PreparedRecipe(recipe=given, runs=(), out=place), progress=False)
     assert str(caught.value) == (
         f"{place} holds something other than a comparison: {name.partition('/')[0]}; move it away, "
-        "or name another folder with --out"
+        f"or name another folder with {'out=' if judged else '--out'}"
     )
     assert (place / name).read_text() == held
 

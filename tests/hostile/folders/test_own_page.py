@@ -43,10 +43,10 @@ def test_an_adaptation_replaces_nothing_but_its_own(name, beside, tmp_path):
     (out / name).write_text("mine")
     said = (
         f"{out} holds something other than an adaptation: {name.partition('/')[0]}; move it away, "
-        "or name another folder with --out"
+        "or name another folder with "
     )
-    for write in (lambda: layerlab.adapt(RECIPE, out=tmp_path, progress=False), lambda: save(out)):
-        assert refusal(write) == said
+    assert refusal(layerlab.adapt, RECIPE, out=tmp_path, progress=False) == f"{said}out="
+    assert refusal(save, out) == f"{said}--out"
     assert (out / name).read_text() == "mine" and not (out / "stages").exists()
 
 

@@ -15,6 +15,8 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 import layerlab
@@ -71,11 +73,10 @@ def test_modelopt_says_it_in_a_file_of_its_own_too(model, folder):
     expected = write_packed(model, folder, pack_fp8, {}, field="unused")
     aside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
     (folder / "hf_quant_config.json").write_text(json.dumps(aside))
-    read = load_model(str(folder)).model.state_dict()
-    assert torch.equal(
-        read["model.layers.0.mlp.up_proj.weight"],
-        expected["model.layers.0.mlp.up_proj.weight"],
-    )
+    found = load_model(str(folder))
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(found.model.state_dict()[name], expected[name])
+    assert not (found.folder / "hf_quant_config.json").exists()
 
 
 def test_rows_stay_inputs_where_a_family_has_them_so(folder):
@@ -111,11 +112,26 @@ def test_experts_that_mlx_stacks_are_taken_apart(folder):
 @pytest.mark.parametrize("place", [".mlp.", ".block_sparse_moe."])
 def test_experts_of_mixtral_have_other_names_in_what_tools_write_today(place, folder):
     model = MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=3)).half().eval()
+    names = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+    check_experts(model, folder, names | {".block_sparse_moe.": place})
+
+
+def test_experts_of_other_families_keep_their_names(folder):
+    sizes = {
+        **SIZES,
+        **HEADS,
+        "moe_intermediate_size": 32,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+    }
+    check_experts(Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).half().eval(), folder, {})
+
+
+def check_experts(model, folder, names):
     model.save_pretrained(folder)
     stored = load_file(folder / "model.safetensors")
-    names = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
     for name in [one for one in stored if ".experts." in one]:
-        own = name.replace(".block_sparse_moe.", place)
+        own = name
         for before, after in names.items():
             own = own.replace(before, after)
         parts, _ = pack_gptq(stored.pop(name))
@@ -138,28 +154,46 @@ def test_a_model_in_bfloat16_stays_in_it(model, folder):
     assert load_model(str(folder)).model.dtype == torch.bfloat16
 
 
+def test_numbers_of_eight_bits_beside_the_weights_decide_no_precision(model, folder):
+    write_packed(model, folder, *TOOLS["gptq"])
+    stored = load_file(folder / "model.safetensors")
+    stored["model.norm.weight"] = stored["model.norm.weight"].to(torch.float8_e4m3fn)
+    save_file(stored, folder / "model.safetensors")
+    kept = load_model(str(folder)).folder / "config.json"
+    assert json.loads(kept.read_text())["dtype"] == "float16"
+
+
 def test_what_a_loader_reads_lies_beside_the_weights_and_nothing_else(model, folder):
     write_packed(model, folder, *TOOLS["gptq"])
-    (folder / "templates").mkdir()
-    for name in ("chat_template.jinja", "templates/tool.jinja", "own.py", "tokenizer.model"):
+    (folder / "templates" / "own").mkdir(parents=True)
+    for name in ("chat_template.jinja", "templates/own/tool.jinja", "own.py", "tokenizer.model"):
         (folder / name).write_text("first")
     for name in ("pytorch_model.bin", "model.gguf", "templates/consolidated.safetensors"):
         (folder / name).write_text("first")
     found = load_model(str(folder)).folder
     beside = {one.relative_to(found).as_posix() for one in found.rglob("*") if one.is_file()}
-    assert beside >= {"chat_template.jinja", "templates/tool.jinja", "own.py", "tokenizer.model"}
+    assert beside >= {
+        "chat_template.jinja",
+        "templates/own/tool.jinja",
+        "own.py",
+        "tokenizer.model",
+    }
     assert not {one for one in beside if one.endswith((".bin", ".gguf")) or "consol" in one}
     (folder / "chat_template.jinja").write_text("changed")
     again = load_model(str(folder)).folder
     assert (again / "chat_template.jinja").read_text() == "changed"
 
 
-def test_code_of_its_own_is_asked_for_by_the_name_that_was_given(model, folder):
+def test_what_is_no_model_that_is_read_is_told_by_the_name_that_was_given(model, folder):
     write_packed(model, folder, *TOOLS["gptq"])
     config = json.loads((folder / "config.json").read_text())
+    given = config["quantization_config"]
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
     (folder / "config.json").write_text(json.dumps(config))
     refuses(f"'{folder}' needs Python that it brings along", load_model, str(folder))
+    config = {"model_type": "bert", "architectures": ["BertModel"], "quantization_config": given}
+    (folder / "config.json").write_text(json.dumps(config))
+    refuses(f"'{folder}' is a BertModel, not a causal", load_model, str(folder))
 
 
 @pytest.mark.full
@@ -187,7 +221,8 @@ def test_weights_may_lie_in_files_that_cut_through_a_layer(model, folder, monkey
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     monkeypatch.setattr(packed_folder, "SHARD", 20_000)
     found = load_model(str(folder))
-    assert len(list(found.folder.glob("*.safetensors"))) > 3
+    *whole, _ = sorted(found.folder.glob("*.safetensors"))
+    assert len(whole) > 2 and all(one.stat().st_size > 20_000 for one in whole)
     for name, weight in expected.items():
         assert torch.equal(found.model.state_dict()[name].half(), weight), name
 
@@ -197,10 +232,23 @@ def test_an_index_of_one_file_is_no_other_model(model, folder):
     places = dict.fromkeys(load_file(folder / "model.safetensors"), "model.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     load_model(str(folder))
+    del places["lm_head.weight"]
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    refuses("'lm_head.weight' is in .* names another file or none", load_model, str(folder))
     shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
     places["lm_head.weight"] = "other.safetensors"
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     refuses("holds both model.safetensors and", load_model, str(folder))
+
+
+def test_what_is_not_packed_as_its_configuration_says_is_refused(model, folder):
+    write_packed(model, folder, pack_gptq, {"quant_method": "gptq", "checkpoint_format": "marlin"})
+    refuses("are packed by gptq as 'marlin', which is not read", load_model, str(folder))
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = TOOLS["gptq"][1]
+    (folder / "config.json").write_text(json.dumps(config))
+    refuses("not read: .*none has a qweight beside it", load_model, str(folder))
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,11 @@ def test_a_file_that_is_cut_off_is_refused_and_leaves_nothing(model, kept, tmp_p
     assert not list(cache.glob("unpacked/*"))
 
 
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "small.gguf")
+    refuses("small.gguf' is a pipe; expected a file", load_model, tmp_path / "small.gguf")
+
+
 MIXTURE = [f"blk.{layer}.ffn_{one}.weight" for layer in (0, 1) for one in ("gate", "up", "down")]
 
 
@@ -93,6 +98,11 @@ MIXTURE = [f"blk.{layer}.ffn_{one}.weight" for layer in (0, 1) for one in ("gate
         ([], lambda writer: writer.add_uint16("split.count", 2), "it is one of 2 parts"),
         ([], lambda writer: writer.add_rope_scaling_type(_Kind("ntk")), "scaled by 'ntk'"),
         (["token_embd.weight", "output.weight"], None, "are not in it"),
+        (
+            ["output_norm.weight"],
+            lambda writer: writer.add_tensor("output_norm.weight", np.ones(32, np.float32)),
+            "model.norm.weight is stored as .32,., and .64,. is asked for",
+        ),
     ],
 )
 def test_a_file_that_is_not_the_whole_model_is_refused(model, without, change, reason, tmp_path):
@@ -171,8 +181,11 @@ def test_a_file_without_a_tokenizer_is_a_model_without_one(model, tmp_path):
 
 def test_what_memory_cannot_hold_is_refused_before_it_is_unpacked(model, tmp_path, monkeypatch):
     write_gguf(model, tmp_path / "small.gguf", "Q8_0")
-    monkeypatch.setattr("layerlab.system.hardware.free_memory", lambda device: 1000)
+    free = 4 * model.num_parameters()
+    monkeypatch.setattr("layerlab.system.hardware.free_memory", lambda device: free - 1)
     refuses("does not fit into memory: .* GiB of weights", load_model, tmp_path / "small.gguf")
+    monkeypatch.setattr("layerlab.system.hardware.free_memory", lambda device: free)
+    load_model(tmp_path / "small.gguf")
 
 
 @pytest.mark.full

@@ -22,6 +22,7 @@ def test_numbers_are_read_as_they_follow_each_other_in_one_large_number(drawn):
         words = torch.frombuffer(data, dtype=kind)
         assert read_integers(words[None], bits).tolist() == [numbers]
         assert read_integers(words.expand(2, -1), bits).tolist() == [numbers, numbers]
+        assert read_integers(words.expand(1, 2, -1), bits).tolist() == [[numbers, numbers]]
 
 
 @pytest.mark.parametrize("bits", [0, 3, 9, 16])

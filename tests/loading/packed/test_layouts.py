@@ -36,6 +36,13 @@ def test_a_weight_is_what_its_own_tool_reads(case):
     assert torch.equal(weight.to(parts["expected"].dtype), parts["expected"])
 
 
+@pytest.mark.parametrize("case", [one for one in sorted(WRITTEN) if one.startswith("mlx")])
+def test_experts_lie_stacked_as_each_lies_alone(case):
+    parts = {name: torch.stack([one, one.flip(0)]) for name, one in WRITTEN[case].items()}
+    weight = LAYOUTS["mlx"].unpack(parts, settings_of(case))
+    assert torch.equal(weight.to(parts["expected"].dtype), parts["expected"])
+
+
 def test_groups_are_those_of_neighbours_where_nothing_says_otherwise():
     parts = dict(WRITTEN["gptq-4-0-1-gptq-32"])
     del parts["g_idx"]
@@ -76,6 +83,17 @@ def test_a_zero_of_zero_borrows_from_its_neighbours_where_one_less_is_stored():
     assert torch.equal(unpack(parts, {"packing_format": "auto_round"}), torch.full((8, 8), -6.0))
 
 
+@pytest.mark.parametrize(("name", "zero"), [("gptq", 0), ("gptq_v2", 7)])
+def test_the_largest_zero_of_three_bits_is_one_of_zero_where_one_less_is_stored(name, zero):
+    parts = {
+        "qweight": torch.zeros(3, 32, dtype=torch.int32),
+        "qzeros": torch.full((1, 3), -1, dtype=torch.int32),
+        "scales": torch.full((1, 32), 0.5),
+    }
+    weight = LAYOUTS["gptq"].unpack(parts, {"format": name})
+    assert torch.equal(weight, torch.full((32, 32), -0.5 * zero))
+
+
 @pytest.mark.parametrize(
     ("scale", "factors"),
     [
@@ -87,7 +105,7 @@ def test_a_zero_of_zero_borrows_from_its_neighbours_where_one_less_is_stored():
     ids=["all", "rows", "groups", "squares"],
 )
 def test_a_scale_is_that_of_all_of_a_row_or_of_a_block(scale, factors):
-    rows, columns = (200, 200) if scale.dim() == 4 else (2, 64)
+    rows, columns = (200, 250) if scale.dim() == 4 else (2, 64)
     edge = (128, 128) if scale.dim() == 4 else (1, 32)
     held = torch.randn(rows, columns).to(torch.float8_e4m3fn)
     weight = LAYOUTS["modelopt"].unpack({"weight": held, "weight_scale": scale}, {})

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from layerlab.loading.model import load_model
-from layerlab.loading.weights.matrices import find_weight_faults
+from layerlab.loading.weights.matrices import (
+    count_matrices,
+    find_weight_faults,
+    read_matrices,
+)
+from tests.families.recipe import build
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -24,3 +29,11 @@ def test_weights_that_are_not_finite_are_counted_with_their_layer(stored, tiny, 
         "model.norm.weight": (None, "2 of 16"),
         "model.embed_tokens.weight": (None, "1 of 1024"),
     }
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "dbrx"])
+def test_as_many_matrices_are_counted_as_are_read(stored, family, tmp_path):
+    build(family).save_pretrained(tmp_path)
+    subject = load_model(str(tmp_path), unloaded=stored)
+    assert count_matrices(subject) == len(list(read_matrices(subject))) > 8

@@ -67,7 +67,7 @@ def test_arms_on_equal_terms_are_judged_strictly(place):
 def test_what_else_differs_is_named(arm, path, value, named, place):
     change(place, arm, path, value)
     assert f"arms also differ in {named}, so" in said(layerlab.judge(place))
-    with pytest.raises(UserError, match=f"differs from .* in {named}; type --allow {named}"):
+    with pytest.raises(UserError, match=f"differs from .* in {named}; type allow=.'{named}'"):
         layerlab.judge(place, strict=True)
     assert "also differ" not in said(layerlab.judge(place, strict=True, allow=[named]))
 

@@ -95,9 +95,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_command_works_from_any_folder(here):
     asked = {"models": [".", "llama"], "text": "text.txt", "load": ["own/my idea.py"]}
+    asked["measures"] = {"change": {"against": "own"}}
     words = parsed(shlex.split(str(command.inspect({"options": asked}))))
     assert words["models"] == [str(here), "llama"] and words["text"] == str(here / "text.txt")
     assert words["load"] == [str(here / "own" / "my idea.py")]
+    assert words["measures"] == f'change(against="{here / "own"}")'
     request = {"tasks": "my.yaml,arc_easy", "against": "results.json", "policy": "none.toml"}
     asked = {"arms": [{"source": "own"}], "request": request, "options": {}}
     words = parsed(shlex.split(str(command.evaluate(asked))))

@@ -189,7 +189,7 @@ def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
         ({"digits": "many"}, "option digits is 'many'; expected a whole number"),
         (
             {"name": "saliency-repeat", "draws": 73},
-            "has 72 different texts, and draws is 73: type --draws 72, or fewer",
+            "has 72 different texts, and draws is 73: type draws=72, or fewer",
         ),
         ({"name": "tokenizer-table", "draws": 25}, "has 24 different files of code, and draws is"),
     ],

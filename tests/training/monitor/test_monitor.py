@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import inf, isnan
 from typing import Any
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -187,6 +188,12 @@ def test_a_beginning_is_read_as_if_it_stood_alone():
 
 
 @pytest.mark.few(1)
+def test_a_whole_number_of_numpy_is_one(tiny):
+    monitor = Monitor(tiny("llama").train(), every=np.int64(2), tokens=np.int64(4))
+    trained(monitor.model, monitor, updates=3)
+    assert set(monitor.frame()["update"]) == {0, 2}
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "openai-gpt"])
 def test_a_monitored_run_ends_with_the_same_weights_to_the_bit(tiny, family):
     plain, seen = (tiny(family).train() for _ in range(2))  # GPT-2 and GPT-1 drop out, too

@@ -10,6 +10,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.loading.model import check_named, load_model
+from layerlab.loading.names import label
 from layerlab.loading.weights.matrices import read_matrices
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.quantities.weights.matrices import singular_values
@@ -20,12 +21,14 @@ USE = """\
 `layerlab inspect MODEL --weights --against OTHER` asks for it: of a tuned model against its base,
 of a quantized one against that which it was made from, of one checkpoint against an earlier one.
 Neither is loaded; a matrix of each is held in float64 at a time, so that it goes for 70 billion
-parameters as for one. `--measures change` leaves the other measures of weights out.
+parameters as for one. Where the model is in memory, so is the other. `--measures change` leaves
+the other measures of weights out.
 
 `rank` counts the singular values of the change above those that rounding to the stored precision
-makes: a merged LoRA shows its rank there, full fine-tuning all directions. What predictions lose
-is another question, which `--against` without `--weights` answers. Tools such as AWQ and
-SmoothQuant move scales from one matrix into the next, which is a change here and none of the model.
+makes, and is 0 where one is the other rounded to a narrower float: a merged LoRA shows its rank
+there, full fine-tuning all directions. What predictions lose is another question, which `--against`
+without `--weights` answers. Tools such as AWQ and SmoothQuant move scales from one matrix into the
+next, which is a change here and none of the model.
 """
 
 
@@ -51,11 +54,18 @@ def read(given: WeightMatrix, run: MeasureContext) -> Iterator[Row]:
     if other.weight.shape != given.weight.shape:
         run.notes.setdefault(str(_place(given)), _tell_apart(given, other))
         return
+    try:
+        found = compare(given.weight, other.weight)
+    except NotApplicable as reason:
+        place = f"{given.name} of {layer_name(given.layer)}"
+        raise NotApplicable(f"{place} is left out: {reason}") from None
+    name = label(run.options["against"])
+    run.notes.setdefault("against", f"against {name}")
     yield {
         "layer": given.layer,
         "matrix": given.name,
         "expert": nan if given.expert is None else given.expert,
-        **compare(given.weight, other.weight),
+        **found,
     }
 
 
@@ -77,8 +87,10 @@ def compare(weight: Tensor, before: Tensor) -> Row:
     if not all(map(isfinite, norms)):
         raise NotApplicable("it, or the other checkpoint's, holds numbers that are not finite")
     values = singular_values(apart) if norms[2] else apart.new_zeros(min(apart.shape))
-    unit = max(torch.finfo(part.dtype).eps for part in (weight, before)) / 2
-    sizes = torch.maximum(one.abs(), other.abs())
+    kinds = [torch.finfo(part.dtype) for part in (weight, before)]
+    unit = max(kind.eps for kind in kinds) / 2
+    # Numbers below the normal ones are rounded as those are.
+    sizes = torch.maximum(one.abs(), other.abs()).clamp(min=max(kind.tiny for kind in kinds))
     floor = unit * sum(float(sizes.norm(dim=side).max()) for side in (0, 1))
     floor += max(apart.shape) * torch.finfo(torch.float64).eps * float(values[0])
     return {
@@ -87,9 +99,18 @@ def compare(weight: Tensor, before: Tensor) -> Row:
         if norms[0] * norms[1]
         else nan,
         "stable_rank": (norms[2] / float(values[0])) ** 2 if norms[2] else nan,
-        "rank": int((values > floor).sum()),
+        "rank": 0 if _is_rounded(one, other) else int((values > floor).sum()),
         "full_rank": len(values),
     }
+
+
+def _is_rounded(one: Tensor, other: Tensor) -> bool:
+    """Return whether one of two matrices in float64 is the other in fewer digits."""
+    return any(
+        torch.equal(part.to(kind).double(), rest)
+        for kind in (torch.bfloat16, torch.float16, torch.float32)
+        for part, rest in ((one, other), (other, one))
+    )
 
 
 def close(run: MeasureContext) -> list[Row]:
@@ -110,7 +131,9 @@ def _read_others(run: MeasureContext) -> Iterator[WeightMatrix]:
             "against=), such as the checkpoint that it was quantized or tuned from"
         )
     found = load_model(against, unloaded=True)
-    run.notes["against"] = f"against {found.name}"
+    if found.stored and not run.subject.stored:  # files hold experts apart that are joined there
+        kind = str(found.model.dtype).removeprefix("torch.")
+        found = load_model(against, device="cpu", dtype=kind, weights_only=True)
     return read_matrices(found)
 
 
@@ -154,7 +177,7 @@ MEASURES = (
             "rank": "singular values of the difference above what rounding the weights makes",
             "full_rank": "the smaller of rows and columns",
         },
-        plot=("change", "stable_rank"),
+        plot=("change", "stable_rank", "rank"),
         roles={"full_rank": "size"},
         better=None,
         needs=frozenset({"matrices"}),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
+from torch.utils.hooks import RemovableHandle
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.emulated_tensor import floating
@@ -41,6 +42,7 @@ from layerlab.numerics.emulation.policies.policy import (
 )
 from layerlab.numerics.emulation.selection import patterns
 from layerlab.numerics.emulation.snapshot import Snapshot
+from layerlab.system.hooks import temporary_hooks
 from layerlab.system.offload import check_held
 
 _LOG = logging.getLogger("layerlab")
@@ -166,7 +168,7 @@ def apply_precision(
             "was rounded stays so: load a model in float32 that is stored in it",
             rounded,
         )
-    _install(model, found, low)
+    list(_install(model, found, low))
     setattr(model, APPLIED, policy)
     if (config := getattr(model, "config", None)) is not None:
         setattr(config, CARRIED, {"format": policy.format, "keep": list(policy.keep)})
@@ -199,21 +201,19 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Applied
     before = Snapshot(model)
     config: Any = getattr(model, "config", None)
     asked = implementations(config)
-    handles = _install(model, found, low)
     try:
-        yield found
+        with temporary_hooks(_install(model, found, low)):
+            yield found
     finally:
-        for handle in handles:
-            handle.remove()
         before.restore()
         if asked:
             config._attn_implementation = asked
 
 
-def _install(model: nn.Module, found: AppliedPolicy, low: torch.dtype) -> list[Any]:
+def _install(model: nn.Module, found: AppliedPolicy, low: torch.dtype) -> Iterator[RemovableHandle]:
+    """Yield the hooks as they are set: nobody knows where Ctrl-C comes."""
     if not (found.modules or found.attentions or found.residual):
-        return []  # what the code itself widens stays so
-    handles = []
+        return  # what the code itself widens stays so
     for name, module in model.named_modules():
         leaf = next(module.children(), None) is None
         # Rotary tables are made in the dtype of the stream that is shown to them.
@@ -221,29 +221,20 @@ def _install(model: nn.Module, found: AppliedPolicy, low: torch.dtype) -> list[A
         if _owns(module) or (leaf and (turns or name in found.modules)):
             single = name in found.modules | found.tied
             wanted = torch.float32 if single else None if _owns(module) else low
-            handles.append(
-                module.register_forward_pre_hook(_casting(wanted), with_kwargs=True, prepend=True)
-            )
+            yield module.register_forward_pre_hook(_casting(wanted), with_kwargs=True, prepend=True)
     if not found.residual:
         for name in found.tied:
-            module = model.get_submodule(name)
-            handles.append(module.register_forward_hook(_narrowing(low)))
+            yield model.get_submodule(name).register_forward_hook(_narrowing(low))
     if found.residual:
         first = model.get_submodule(blocks(model)[0])
-        handles.append(first.register_forward_pre_hook(_widening, with_kwargs=True, prepend=True))
+        yield first.register_forward_pre_hook(_widening, with_kwargs=True, prepend=True)
     for name in found.attentions:
         setattr(model.get_submodule(name), SINGLE, True)
-    handles += [
-        module.register_forward_pre_hook(
-            _supplying(torch.float32 if name in found.modules else low),
-            with_kwargs=True,
-            prepend=True,
-        )
-        for name, module in model.named_modules()
-        if "Attention" in type(module).__name__ and not attends(module)
-    ]
+    for name, module in model.named_modules():
+        if "Attention" in type(module).__name__ and not attends(module):
+            supply = _supplying(torch.float32 if name in found.modules else low)
+            yield module.register_forward_pre_hook(supply, with_kwargs=True, prepend=True)
     answer(model)
-    return handles
 
 
 def blocks(model: nn.Module) -> list[str]:

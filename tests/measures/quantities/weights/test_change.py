@@ -6,7 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 import layerlab
 from layerlab.errors import NotApplicable
@@ -61,6 +68,25 @@ def test_rounding_has_no_directions_of_its_own(kind):
     assert rounded["rank"] == 0 < rounded["change"] < torch.finfo(kind).eps
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [0.02, 1e-6])
+def test_what_was_only_rounded_has_no_direction(kind, size):
+    torch.manual_seed(0)
+    alike = torch.cat([torch.randn(200, 256), torch.randn(1, 256).expand(56, 256)]).double()
+    for wide in (size * alike, torch.full((256, 256), size / 3, dtype=torch.float64)):
+        rounded = wide.to(kind)
+        assert compare(rounded, wide)["rank"] == compare(wide, rounded)["rank"] == 0
+        assert compare(rounded.double(), wide)["rank"] == 0  # a file may be wider than it holds
+
+
+def test_numbers_too_small_for_half_precision_are_rounded_as_its_smallest():
+    torch.manual_seed(0)
+    wide = 1e-6 * torch.randn(128, 128, dtype=torch.float64)
+    one, other = wide.half(), wide.bfloat16().half()
+    assert not torch.equal(one.double(), wide) and not torch.equal(one, other)
+    assert compare(one, other)["rank"] == 0
+
+
 def test_what_is_the_same_is_no_change_and_what_is_empty_has_no_share():
     same = compare(torch.eye(3), torch.eye(3))
     assert same["change"] == same["rank"] == 0 and same["cosine"] == pytest.approx(1)
@@ -112,6 +138,32 @@ def test_experts_are_compared_one_by_one(tmp_path):
     assert list(apart.expert) == [2] and float(apart.change.iloc[0]) == pytest.approx(0.5)
 
 
+def save_mixtral(folder, **more):
+    torch.manual_seed(0)
+    sizes = {**SIZES, **HEADS, "intermediate_size": 16, "num_hidden_layers": 1}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=12)).eval()
+    model.save_pretrained(folder, **more)
+    return model
+
+
+def test_experts_are_compared_in_however_many_files_they_lie(tmp_path):
+    save_mixtral(tmp_path / "whole")
+    save_mixtral(tmp_path / "cut", max_shard_size="50KB")
+    _, rows = read(tmp_path / "whole", tmp_path / "cut")
+    assert len(rows) == 43 and (rows.change == 0).all()
+
+
+def test_experts_that_are_joined_in_memory_are_compared_with_those_of_files(tmp_path):
+    model = save_mixtral(tmp_path)
+    with torch.no_grad():
+        model.model.layers[0].mlp.experts.gate_up_proj[7] *= 1.5
+    found, rows = read(model, tmp_path)
+    apart = rows[rows.change > 0]
+    assert len(rows) == 31 and list(apart.expert) == [7]
+    assert list(apart.matrix) == ["mlp.experts.gate_up_proj"]
+    assert "different architectures" not in json.dumps(found.to_dict())
+
+
 def test_a_packed_model_is_compared_with_its_original(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     model = llama().half()
@@ -141,6 +193,32 @@ def test_matrices_without_a_counterpart_are_left_out_and_told(change, compared, 
     assert said in told
     found, rows = read(folders / "other", folders / "tuned")
     assert "of different architectures, and not all is compared" in json.dumps(found.to_dict())
+
+
+def test_a_head_that_only_the_other_has_is_told(folders):
+    llama(tie_word_embeddings=True).save_pretrained(folders / "tied")
+    for model in (folders / "tied", llama(tie_word_embeddings=True)):
+        found, rows = read(model, folders / "base")
+        assert len(rows) == 15
+        assert "nothing here, and lm_head (64x64) of layer 2 there" in json.dumps(found.to_dict())
+
+
+def test_the_matrix_that_cannot_be_compared_is_named(folders):
+    broken = llama()
+    with torch.no_grad():
+        broken.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+    found, rows = read(broken, folders / "base")
+    assert len(rows) == 15
+    told = json.dumps(found.to_dict())
+    assert "mlp.up_proj of layer 1 is left out: it, or the other checkpoint's, holds" in told
+
+
+def test_a_model_of_another_family_is_refused_for_that(folders):
+    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=16)
+    GPT2LMHeadModel(config).save_pretrained(folders / "other")
+    found, rows = read(folders / "base", folders / "other")
+    refused = found.to_dict()["measures"][0]["not_applicable"]
+    assert rows.empty and refused[0]["reason"].startswith("the two are of different architectures")
 
 
 def test_what_was_asked_for_is_run_and_no_more(folders):

@@ -231,9 +231,11 @@ def test_no_forward_is_run_and_every_measure_of_weights_is_read(tiny):
 
 
 def test_what_needs_a_text_is_refused_beside_weights():
-    with pytest.raises(UserError, match="measure 'stream' reads a text, and --weights"):
+    with pytest.raises(UserError, match="measure 'stream' reads a text, and weights"):
         inspect("llama", weights=True, measures=["stream"])
-    with pytest.raises(UserError, match="texts means nothing beside it; leave texts out, or --w"):
+    with pytest.raises(
+        UserError, match="texts means nothing beside it; leave texts out, or weights=T"
+    ):
         inspect("llama", weights=True, texts="A text.")
     with pytest.raises(UserError, match="runs no model, so that dtype means nothing"):
         inspect("llama", weights=True, dtype="float32")
