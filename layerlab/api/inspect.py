@@ -35,8 +35,8 @@ from layerlab.plugins import (
     resolve_weights,
     with_features,
     with_formats,
-    with_saliency,
     with_other,
+    with_saliency,
 )
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report

@@ -127,7 +127,7 @@ def load_given(
     if study.roles and len(named) != len(study.roles):
         raise UserError(
             f"study {study.name} compares {len(study.roles)} models, first {study.roles[0]}, then "
-            f"{study.roles[1]}, and got {len(named)}: type --model twice"
+            f"{study.roles[1]}, and got {len(named)}: give --model twice"
         )
     if text is not None and not study.passage:
         raise UserError(f"study {study.name} reads texts of its own; leave --text out")

@@ -242,8 +242,8 @@ def test_two_files_of_one_name_are_not_taken_for_one(folder, name):
     (other / "own_group.yaml").write_text(GROUP % "true", encoding="utf-8")
     both = [folder / f"{name}.yaml", other / f"{name}.yaml"]
     assert refusal(run, both) == (
-        f"tasks={str(both[1])!r}: 'own_choice' is the name of another task before it; give it a name of "
-        "its own (its line task: or group:), or ask them one after the other"
+        f"tasks={str(both[1])!r}: 'own_choice' is the name of another task before it; give it a "
+        "name of its own (its line task: or group:), or ask them one after the other"
     )
     again = run([both[0], both[0], folder / "own_choice.yaml"], limit=3)
     assert len(again.content["tasks"]) == (1 if name == "own_choice" else 2)

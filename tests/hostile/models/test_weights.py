@@ -16,9 +16,9 @@ import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
 from layerlab.loading.weights.by_layer import read_layers
-from layerlab.loading.weights.stored_tensors import read_outlines
 from layerlab.loading.weights.hash import weights_hash
 from layerlab.loading.weights.saved import check_finite
+from layerlab.loading.weights.stored_tensors import read_outlines
 from layerlab.system.untrusted.trust import trust
 from tests.families.recipe import build
 from tests.hostile.attack import typed

@@ -65,6 +65,16 @@ def test_the_last_group_of_a_width_may_be_smaller(group):
             LAYOUTS["gptq"].unpack(parts, {})
 
 
+def test_a_row_of_any_width_may_be_one_group():
+    parts = {
+        "qweight": torch.zeros(12, 8, dtype=torch.int32),
+        "qzeros": torch.full((1, 1), 0x77777777, dtype=torch.int32),
+        "scales": torch.full((1, 8), 0.5),
+    }
+    unpacked = LAYOUTS["gptq"].unpack(parts, {"group_size": -1})
+    assert torch.equal(unpacked, torch.full((8, 96), -4.0))
+
+
 def test_a_zero_of_zero_borrows_from_its_neighbours_where_one_less_is_stored():
     # GPTQModel takes 0x11111111 off a whole word: of the zeros 0, 5, 0 ... it leaves 0x...3F.
     zeros = [0, 5, 0, 7, 8, 9, 0, 15]

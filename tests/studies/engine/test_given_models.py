@@ -306,7 +306,7 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
         (
             "gpt-curves",
             {"model": "llama"},
-            "compares 2 models, first pre-norm, then post-norm, and got 1: type --model twice",
+            "compares 2 models, first pre-norm, then post-norm, and got 1: give --model twice",
         ),
         ("saliency-repeat", {"text": str(short)}, "reads texts of its own; leave --text out"),
         *(
