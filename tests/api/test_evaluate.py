@@ -364,8 +364,8 @@ def test_another_folder_of_data_gives_the_same_questions(shelf, tmp_path, monkey
 
 def test_chat(shelf):
     assert refusal(run, shelf, "boolq", chat=True) == (
-        "the tokenizer of LlamaForCausalLM has no chat template, which --chat takes prompts from; "
-        "leave --chat out, or set its chat_template"
+        "the tokenizer of LlamaForCausalLM has no chat template, which chat= takes prompts from; "
+        "leave chat= out, or set its chat_template"
     )
     speaking = copy.deepcopy(tokenizer())
     speaking.chat_template = (
