@@ -112,7 +112,7 @@ def _changes(readings: RuleData) -> Iterator[RuleHit]:
         f"the other checkpoint's, in {top.row['rank']:.0f} of {top.row['full_rank']:.0f} "
         f"directions; {len(apart)} of {len(rows)} matrices differ",
         advice="Few directions are what a merged adapter changes, all of them what full "
-        "fine-tuning or rounding does. What predictions lose by it says --against without "
+        "fine-tuning or quantization does. What predictions lose by it says --against without "
         "--weights.",
         threshold=0.0,
         kind=str(top.row["matrix"]),

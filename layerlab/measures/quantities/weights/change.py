@@ -163,7 +163,7 @@ MEASURES = (
             "The difference between each weight matrix and that of another checkpoint, such as "
             "the one that the model was tuned or quantized from: its size, and the number of "
             "directions that it has. A merged adapter changes few directions, full fine-tuning "
-            "and rounding all of them."
+            "and quantization all of them."
         ),
         equation=(
             "change = ||W - W0||_F / ||W0||_F;   stable rank = ||W - W0||_F^2 / ||W - W0||_2^2;   "
