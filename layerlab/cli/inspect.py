@@ -92,7 +92,7 @@ def inspect(
         typer.Option(
             metavar="MODEL",
             help="Show which weights make it differ from another checkpoint, as the one that it "
-            "was quantized or tuned from; with --weights how, without loading either.",
+            "was quantized or tuned from. With --weights: how matrices differ, loading neither.",
         ),
     ] = None,
     weights: Annotated[

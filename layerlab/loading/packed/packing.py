@@ -11,7 +11,8 @@ from layerlab.validation import short_repr
 
 CONFIG, ASIDE = "config.json", "hf_quant_config.json"
 SETTINGS = ("quantization_config", "quantization")
-# Varieties that were compared with what the tools read themselves, and where they are named.
+# Varieties that are read, and where they are named; docs/tutorials/own-model.md has how each was
+# tried.
 VARIETIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gptq": (("checkpoint_format", "format"), ("gptq", "gptq_v2")),
     "awq": (("checkpoint_format", "format", "version"), ("gemm",)),
@@ -73,7 +74,7 @@ class Packing:
         return str(next((one for one in given if one), known[0]))
 
     def check_known(self, source: str) -> None:
-        """Refuse what was never compared with what the tool itself reads.
+        """Refuse a variety, or a family, of which the layout is not known.
 
         Raises:
             UserError: names it.

@@ -114,7 +114,7 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
     width = readings.card.get("head_width")
     rows = readings.rows("querykey", "abs_norm", "norm")
     rows = rows[rows["norm"] > 0]
-    if rows.empty or not width:  # which nobody has looked at where no row was read
+    if rows.empty or not width:  # of no row, a configuration may hold anything
         return
     rows = rows.assign(ratio=rows["abs_norm"] / rows["norm"])
     rows = rows[rows["ratio"] > CANCELLING * width]

@@ -76,7 +76,8 @@ def compare(weight: Tensor, before: Tensor) -> Row:
 
     `rank` counts the singular values of W - W0 above u (largest norm of a row + largest norm of a
     column), of the larger of |W| and |W0|: the spectral norm of independent errors of up to u of
-    each weight, as rounding to the stored precision makes them.
+    each weight, as rounding to the stored precision makes them. It is 0 where one of the two is the
+    other in a narrower float.
 
     Source: Own; bandeira16, section 3.1, for the norm of independent errors.
     Unit: none.
@@ -166,7 +167,8 @@ MEASURES = (
             "and quantization all of them."
         ),
         equation=(
-            "change = ||W - W0||_F / ||W0||_F;   stable rank = ||W - W0||_F^2 / ||W - W0||_2^2;   "
+            "change = ||W - W0||_F / ||W0||_F;   cosine = <W, W0> / ||W||_F ||W0||_F;   "
+            "stable rank = ||W - W0||_F^2 / ||W - W0||_2^2;   "
             "rank = #{sigma_i(W - W0) > u (max row norm + max column norm of |W| v |W0|)}"
         ),
         per=("layer", "matrix", "expert"),
