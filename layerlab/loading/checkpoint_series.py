@@ -32,8 +32,13 @@ def expand_runs(models: Sequence[Any]) -> list[Any]:
 
 
 def _checkpoints(model: Any) -> list[Any]:
-    if not isinstance(model, (str, PathLike)) or (Path(model) / "config.json").exists():
+    if not isinstance(model, (str, PathLike)) or _is_model(Path(model)):
         return [model]
-    found = [str(path.parent) for path in Path(model).glob("checkpoint-*/config.json")]
+    found = [str(path) for path in Path(model).glob("checkpoint-*") if _is_model(path)]
     own = [one for one in found if step(one) is not None]
     return sorted(own, key=lambda one: step(one) or 0) or [model]
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether a folder holds a model, or an adapter of one."""
+    return any((folder / f"{kind}config.json").exists() for kind in ("", "adapter_"))

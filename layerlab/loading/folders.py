@@ -7,12 +7,12 @@ from pathlib import Path
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
+from layerlab.loading.packed.adapter import ADAPTER, is_adapter, merge_adapter
 from layerlab.loading.packed.folder import unpack_folder
 from layerlab.loading.packed.gguf import ENDING, unpack_gguf
 from layerlab.system.hub import fetch_files
 from layerlab.validation import suggest
 
-ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Files of a model on the Hub: what is checked before anything else, and all that is read.
 CHECKED = ["config.json", ADAPTER, "*.index.json"]
@@ -34,37 +34,58 @@ def check_found(models: Iterable[str]) -> None:
 
 
 def find_folder(name: str, *, with_weights: bool) -> Path:
-    """Return the folder of a model: built in, as given, of the Hub, or of the cache if unpacked.
+    """Return the folder of a model: built in, as given, of the Hub, or of the cache.
+
+    Those of the cache are unpacked, or merged with an adapter.
 
     Args:
-        with_weights: with its weights; a folder has them in any case.
+        with_weights: with its weights; a folder or an adapter has them in any case.
 
     Raises:
         UserError: there is none, or it holds no model.
     """
+    local = _find_local(name)
+    folder = local or fetch(name, with_weights=with_weights)
+    if is_adapter(folder):
+        whole = local or fetch(name, with_weights=True)
+        return merge_adapter(whole, _find_whole, input_files)
+    if local is None and not with_weights:
+        check_single(folder)
+        return folder
+    return _unpack(folder)
+
+
+def _find_whole(name: str) -> Path:
+    """Return the folder of a model that is no adapter, with its weights."""
+    return _unpack(_find_local(name) or fetch(name, with_weights=True))
+
+
+def _unpack(folder: Path) -> Path:
+    check_weights(folder)
+    return unpack_folder(folder, input_files)
+
+
+def _find_local(name: str) -> Path | None:
+    """Return the folder of a model on this machine; None where only the Hub can have it."""
     if not name.strip():
         raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
     folder = Path(name)
-    if not folder.is_dir() and name in builtin.NAMES:
-        folder = builtin.path(name)
-    elif not folder.is_dir():
-        if folder.exists() and folder.suffix == ENDING:
-            return unpack_gguf(folder)
-        if folder.exists():
-            raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
-        if folder.is_absolute() or name.startswith("."):
-            raise UserError(f"nothing lies at {name}; expected the folder that holds config.json")
-        if "," in name:
-            raise UserError(
-                f"no model is called {name!r}; write several with blanks between them: "
-                f"{' '.join(name.replace(',', ' ').split())}"
-            )
-        folder = fetch(name, with_weights=with_weights)
-        if not with_weights:
-            check_single(folder)
-            return folder
-    check_weights(folder)
-    return unpack_folder(folder, input_files)
+    if folder.is_dir():
+        return folder
+    if name in builtin.NAMES:
+        return builtin.path(name)
+    if folder.exists() and folder.suffix == ENDING:
+        return unpack_gguf(folder)
+    if folder.exists():
+        raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
+    if folder.is_absolute() or name.startswith("."):
+        raise UserError(f"nothing lies at {name}; expected the folder that holds config.json")
+    if "," in name:
+        raise UserError(
+            f"no model is called {name!r}; write several with blanks between them: "
+            f"{' '.join(name.replace(',', ' ').split())}"
+        )
+    return None
 
 
 def check_single(folder: Path) -> None:
@@ -75,10 +96,7 @@ def check_single(folder: Path) -> None:
     """
     if not (folder / "config.json").is_file():
         if (folder / ADAPTER).is_file():
-            raise UserError(
-                f"{str(folder)!r} holds an adapter ({ADAPTER}) without its model; merge it into "
-                "that (PEFT's merge_and_unload), and give the folder where the result is saved"
-            )
+            raise UserError(f"{str(folder)!r} holds an adapter ({ADAPTER}); expected a whole model")
         raise UserError(
             f"{str(folder)!r} has no config.json; expected a saved transformers model"
             f"{_suggest_inside(folder)}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from glob import escape
 from importlib.metadata import version
 from pathlib import Path
-from shutil import rmtree
+from shutil import copyfile, rmtree
 
 from layerlab.console.tables import printable
 from layerlab.console.units import amount
@@ -23,13 +23,16 @@ SHOWN = 48  # characters of a model's name; a name has at most 255 bytes
 _LOG = logging.getLogger("layerlab")
 
 
-def unpack_once(source: Path, files: Iterable[Path], fill: Callable[[Path], None]) -> Path:
+def unpack_once(
+    source: Path, files: Iterable[Path], fill: Callable[[Path], None], done: str = "unpacked"
+) -> Path:
     """Return the folder of the cache with an unpacked model, filled the first time.
 
     Args:
         source: the file or folder that is unpacked.
         files: what is read of it; where one changes, all is unpacked again.
         fill: is handed an empty folder to write the model into.
+        done: what happens to it, as the user is told.
 
     Raises:
         UserError: the cache has no room, or cannot be written.
@@ -52,9 +55,18 @@ def unpack_once(source: Path, files: Iterable[Path], fill: Callable[[Path], None
                 rmtree(left, ignore_errors=True)  # of a process that was killed
             if not folder.is_dir():
                 name = printable(str(source))
-                _LOG.warning("%s is unpacked once (%s), into %s", name, amount(size, "B"), folder)
+                size_read = amount(size, "B")
+                _LOG.warning("%s is %s once (%s), into %s", name, done, size_read, folder)
                 try:
                     write_folder(folder, fill, "unpacked model")
                 except WriteError as error:
                     raise UserError(f"{error.reason}; make room there, or {FREE}") from error
     return folder
+
+
+def copy_files(files: Iterable[Path], source: Path, into: Path) -> None:
+    """Copy files of a folder to the same places of another."""
+    for file in files:
+        place = into / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        copyfile(file, place)

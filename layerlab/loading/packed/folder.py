@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from shutil import copyfile
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.loading.packed.cache import unpack_once
+from layerlab.loading.packed.cache import copy_files, unpack_once
 from layerlab.loading.packed.packing import ASIDE, CONFIG, Packing, find_packing
 from layerlab.records.parse import one_line
 from layerlab.system.untrusted.trust import WEIGHTS
@@ -52,11 +51,8 @@ def unpack_folder(folder: Path, list_read: Callable[[Path], list[Path]]) -> Path
 def _fill(folder: Path, packing: Packing, files: Iterable[Path], into: Path) -> None:
     packing.check_known(str(folder))
     try:
-        for file in files:
-            if ENDING not in file.name and file.name != ASIDE:
-                place = into / file.relative_to(folder)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                copyfile(file, place)
+        kept = [one for one in files if ENDING not in one.name and one.name != ASIDE]
+        copy_files(kept, folder, into)
         precision = _write(_read(folder, packing, _find_inputs_first(folder)), into)
         config = {**packing.config, "dtype": precision, "torch_dtype": precision}
         (into / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")

@@ -62,11 +62,11 @@ def test_an_adapter_leads_to_no_other_model(snapshot):
     typed(*WORDS).refused("an adapter (adapter_config.json) lies beside the model")
 
 
-def test_an_adapter_alone_is_no_model(snapshot):
+def test_an_adapter_alone_names_its_model(snapshot):
     for name in ("config.json", "model.safetensors"):
         (snapshot / name).unlink()
     (snapshot / "adapter_config.json").write_text("{}")
-    typed("inspect", str(snapshot)).refused("holds an adapter (adapter_config.json) without its")
+    typed("inspect", str(snapshot)).refused("names no model; write its folder or Hub id")
 
 
 def test_pickled_weights_are_not_read(snapshot):
