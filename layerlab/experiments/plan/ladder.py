@@ -79,7 +79,6 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     base = baseline_of(recipe)
     base = base.change({"model.vocab": base.model.vocab or extent.vocab})
     design = design_model(base)
-    base = base.change(_head_width(base, design.shape))
     full_size = account(design.spec, design.shape).parameters
     length = _length(base, design.shape, extent)
     sizes = _sizes(ladder, full_size)
@@ -103,7 +102,8 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
                 shape,
                 wanted,
                 wanted / length,
-                _rates(ladder, index) | _head_width(base, design.shape),
+                _rates(ladder, index)
+                | {"train.mup_base_head_width": base.train.mup_base_head_width},
             ),
         )
         for index, (size, (shape, parameters), wanted) in enumerate(
@@ -122,10 +122,17 @@ def name_size(size: Rung) -> Iterator[None]:
 
 
 def baseline_of(recipe: TrainingRecipe) -> TrainingRecipe:
-    """Return the recipe of the arm that others are judged against."""
+    """Return the recipe of the arm that others are judged against.
+
+    Under muP with the base of its heads: of a ladder they are as wide at every size.
+    """
     found, section = sides(recipe), recipe.compare
     named = None if section is None else section.baseline
-    return found[named or next(iter(found))]
+    base = found[named or next(iter(found))]
+    if base.train.parametrization == "standard" or base.train.mup_base_head_width is not None:
+        return base
+    plain = base.change({"train.parametrization": "standard", "train.mup_base_width": None})
+    return base.change({"train.mup_base_head_width": design_model(plain).shape.head_width})
 
 
 def _sizes(ladder: LadderSection, parameters: int) -> list[float]:
@@ -282,13 +289,6 @@ def _check_equal(ladder: LadderSection, tokens: Sequence[float], found: Sequence
             "that length changes with size; write ladder.tokens_per_parameter = "
             f"{each[-1]:.3g}, or declare it: ladder.unequal_tokens = true"
         )
-
-
-def _head_width(base: TrainingRecipe, own: Shape) -> dict[str, Any]:
-    """Return the base of muP for heads: of a ladder they are as wide at every size."""
-    if base.train.parametrization == "standard":
-        return {}
-    return {"train.mup_base_head_width": base.train.mup_base_head_width or own.head_width}
 
 
 def _rates(ladder: LadderSection, index: int) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 import hashlib
 import logging
+import os
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from glob import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +20,7 @@ from layerlab.system.write_errors import WriteError
 from layerlab.version import VERSION
 
 HOUR = 3600.0  # seconds for another process that unpacks the same model
+KEPT = 30 * 24 * HOUR  # since a model was last asked for
 FREE = "set LAYERLAB_CACHE to another folder"
 UNPACKED = "unpacked"
 SHOWN = 48  # characters of a model's name; a name has at most 255 bytes
@@ -27,6 +31,8 @@ def unpack_once(
     source: Path, files: Iterable[Path], fill: Callable[[Path], None], done: str = "unpacked"
 ) -> Path:
     """Return the folder of the cache with an unpacked model, filled the first time.
+
+    What nobody has asked for within a month makes room for it.
 
     Args:
         source: the file or folder that is unpacked.
@@ -54,6 +60,7 @@ def unpack_once(
             for left in folder.parent.glob(f".{escape(folder.name)}.*.partial"):
                 rmtree(left, ignore_errors=True)  # of a process that was killed
             if not folder.is_dir():
+                _make_room(folder.parent)
                 name = printable(str(source))
                 size_read = amount(size, "B")
                 _LOG.warning("%s is %s once (%s), into %s", name, done, size_read, folder)
@@ -61,7 +68,17 @@ def unpack_once(
                     write_folder(folder, fill, "unpacked model")
                 except WriteError as error:
                     raise UserError(f"{error.reason}; make room there, or {FREE}") from error
+    with suppress(OSError):  # of a cache that is only read
+        os.utime(folder)
     return folder
+
+
+def _make_room(cache: Path) -> None:
+    """Remove the models that were last asked for long ago."""
+    if cache.is_dir():
+        for one in cache.iterdir():
+            if one.is_dir() and time.time() - one.stat().st_mtime > KEPT:
+                rmtree(one, ignore_errors=True)
 
 
 def copy_files(files: Iterable[Path], source: Path, into: Path) -> None:

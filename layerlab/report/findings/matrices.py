@@ -104,6 +104,14 @@ def _changes(readings: RuleData) -> Iterator[RuleHit]:
     rows = rows.drop(columns="head", errors="ignore")
     apart = rows[rows["change"] > 0]
     if apart.empty:
+        if len(rows):
+            yield RuleHit(
+                severity="info",
+                sentence=f"none of {len(rows)} matrices differs from the other checkpoint's",
+                advice="They are the same weights, or those that it would have in this precision.",
+                value=0.0,
+                threshold=0.0,
+            )
         return
     top = peak(apart, "change")
     yield top.hit(

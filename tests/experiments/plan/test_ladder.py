@@ -51,6 +51,14 @@ def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion():
         assert run.recipe.train.max_steps == round(rung.tokens / each)
 
 
+def test_heads_that_a_base_width_does_not_hold_are_as_wide_there_as_on_the_ladder():
+    train = {"parametrization": "mup", "mup_base_width": 32}
+    ladder = {"sizes": ["100k", "300k"], "tokens_per_parameter": 20}
+    model = {"width": 96, "heads": 12, "kv_heads": 4}
+    found = plan_rungs(recipe(ladder, train=train, model=model), EXTENT)
+    assert [rung.recipe.train.mup_base_head_width for rung in found] == [8, 8]
+
+
 @pytest.mark.full
 def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide():
     train = {"parametrization": "mup", "mup_base_width": 64, "learning_rate": 3e-3}

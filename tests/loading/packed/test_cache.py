@@ -1,3 +1,6 @@
+import os
+import time
+
 import pytest
 
 from layerlab.loading.packed.cache import unpack_once
@@ -41,3 +44,15 @@ def test_what_a_process_left_that_was_killed_goes(source, cache):
     other.mkdir()
     assert unpack_once(source, source.iterdir(), fill) == whole
     assert not left.exists() and other.exists()
+
+
+def test_a_model_that_nobody_asked_for_within_a_month_makes_room(source, cache):
+    def unpack(number):
+        os.utime(source / "config.json", ns=(number, number))
+        return unpack_once(source, [source / "config.json"], fill)
+
+    old = time.time() - 31 * 24 * 3600
+    for one in (unpack(1), unpack(2)):
+        os.utime(one, (old, old))
+    asked = unpack(2)
+    assert {asked, unpack(3)} == {one for one in cache.iterdir() if one.is_dir()}

@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from layerlab.records.layer_names import EMBEDDING
+from layerlab.report.findings.matrices import RULES
+from layerlab.report.findings.rule import RuleData
 from tests.report.findings.test_find import change, find, only
 from tests.report.support.reading import LAYERS, content, frames
 
@@ -31,3 +33,16 @@ def test_rows_of_tokens_without_use_are_a_remark_and_hide_no_unit_of_a_block():
     assert (finding.severity, finding.layer) == ("warning", LAYERS - 1)
     tables["matrices"]["layer"] = tables["matrices"]["layer"].replace(LAYERS - 1, LAYERS)  # a head
     assert only(find(content(), tables)).severity == "info"
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [(0.0, "none of 2 matrices differs from"), (0.5, "4 of 8 directions; 1 of 2 matrices differ")],
+)
+def test_a_checkpoint_that_is_the_other_one_is_told_to_be(second, said):
+    where = {"layer": 0, "matrix": "mlp.c_fc", "full_rank": 8}
+    rows = [{**where, "change": 0.0, "rank": 0}, {**where, "change": second, "rank": 4}]
+    rule = next(one for one in RULES if one.name == "changed")
+    read = RuleData(card={}, frames={"change": pd.DataFrame(rows)}, measures={})
+    (found,) = rule.judge(read)
+    assert said in found.sentence
