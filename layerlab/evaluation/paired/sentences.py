@@ -96,6 +96,22 @@ def _describe(
         "each name is one model: a verdict is about these models and questions like these, not "
         "about what another training seed would give"
     )
+    yield from _describe_metrics(pairs)
+    yield from _describe_repeats(models)
+    yield from _describe_units(pairs)
+    if alone:
+        yield "each question was taken by itself, also where several are about one document"
+    yield from _describe_left(models, left)
+    yield from _describe_scores(pairs)
+    yield from _describe_settings(models)
+    yield from _describe_allowed(pairs)
+    yield from _describe_unanswered(models, pairs)
+    if odd := {one.task: one.left for one in pairs if one.left}:
+        count, tasks = sum(odd.values()), list_names(list(odd))
+        yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
+
+
+def _describe_metrics(pairs: Sequence[QuestionPairs]) -> Iterator[str]:
     for metric, others in dict.fromkeys((one.metric, tuple(one.others)) for one in pairs):
         if others:
             alike = [one.task for one in pairs if (one.metric, *one.others) == (metric, *others)]
@@ -105,12 +121,18 @@ def _describe(
             )
     for task in dict.fromkeys(one.task for one in pairs if one.metric == ALONE):
         yield describe_sentences(task)
+
+
+def _describe_repeats(models: Sequence[AnsweredModel]) -> Iterator[str]:
     for one in models:
         if one.again:
             tasks = list_names(one.again)
             yield f"{one.name} has several dates of {tasks}: the latest counts"
         if one.unlike:
             yield f"{one.name} was asked its tasks with other settings of {list_names(one.unlike)}"
+
+
+def _describe_units(pairs: Sequence[QuestionPairs]) -> Iterator[str]:
     by_task = {pair.task: pair for pair in pairs}
     for pair in by_task.values():
         if pair.bare:
@@ -129,16 +151,9 @@ def _describe(
             f"questions that share their {name} are one cluster (--cluster none takes each by "
             f"itself): {tasks}"
         )
-    if alone:
-        yield "each question was taken by itself, also where several are about one document"
-    for one in models:
-        if one.missing:
-            tasks = list_names(one.missing)
-            yield f"{one.name} has no answers to tasks that its results tell of: {tasks}"
-    if left.unscored:
-        tasks = list_names(left.unscored)
-        yield f"left out, as no metric scores each question: {tasks}"
-    yield from _describe_groups(left)
+
+
+def _describe_scores(pairs: Sequence[QuestionPairs]) -> Iterator[str]:
     if lower := [one.task for one in pairs if not one.share]:
         tasks = list_names(lower)
         yield f"not in the means over tasks, as their scores are no shares: {tasks}"
@@ -148,21 +163,22 @@ def _describe(
             "answers are the same; settings, which each tells in its own way, were not compared: "
             f"{list_names(mixed)}"
         )
+
+
+def _describe_settings(models: Sequence[AnsweredModel]) -> Iterator[str]:
     if told := describe_settings([one.settings for one in models]):
         yield f"models were loaded or asked with other settings of {', '.join(told)}"
-    if lengths := {one.settings.get("max_length", "") for one in models} - {""}:
-        if len(lengths) > 1:
-            yield "prompts that are longer than a model's max_length were cut by lm-eval"
+    if len({one.settings.get("max_length", "") for one in models} - {""}) > 1:
+        yield "prompts that are longer than a model's max_length were cut by lm-eval"
+
+
+def _describe_allowed(pairs: Sequence[QuestionPairs]) -> Iterator[str]:
     for marks in dict.fromkeys(tuple(one.marks) for one in pairs if one.marks):
         tasks = list_names([one.task for one in pairs if tuple(one.marks) == marks])
         yield f"answers that were marked with other {list_names(marks)} were allowed: {tasks}"
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
         yield f"other prompts at {count:,} questions were allowed: {tasks}"
-    yield from _describe_unanswered(models, pairs)
-    if odd := {one.task: one.left for one in pairs if one.left}:
-        count, tasks = sum(odd.values()), list_names(list(odd))
-        yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
 
 
 def _describe_unanswered(
@@ -189,7 +205,14 @@ def _describe_unanswered(
             )
 
 
-def _describe_groups(left: Omissions) -> Iterator[str]:
+def _describe_left(models: Sequence[AnsweredModel], left: Omissions) -> Iterator[str]:
+    for one in models:
+        if one.missing:
+            tasks = list_names(one.missing)
+            yield f"{one.name} has no answers to tasks that its results tell of: {tasks}"
+    if left.unscored:
+        tasks = list_names(left.unscored)
+        yield f"left out, as no metric scores each question: {tasks}"
     if left.otherwise:
         groups = list_names(left.otherwise)
         yield f"groups left out, as they have other tasks in one model than in another: {groups}"
