@@ -154,6 +154,11 @@ def _prompt(base, adapter):
     return r"PROMPT_TUNING changes what is read, and no weight; expected an adapter of that model"
 
 
+def _newer(base, adapter):
+    _alter(adapter, use_other_lora=True, group_of_it=0)
+    return r"'use_other_lora' in its configuration is unknown to the PEFT that is installed"
+
+
 def _lacking(base, adapter):
     _alter(adapter, target_modules=[*TARGETS, "up_proj"])
     return r"it lacks 4 tensors \(first: .*up_proj"
@@ -182,7 +187,7 @@ def _infinite(base, adapter):
     "spoil",
     [
         _no_name, _elsewhere, _revision, _itself, _no_weights, _torn,
-        _prompt, _lacking, _left_over, _other_sizes, _infinite,
+        _prompt, _newer, _lacking, _left_over, _other_sizes, _infinite,
     ],
 )  # fmt: skip
 def test_refuses_what_makes_no_model(spoil, base, adapter, cache):
