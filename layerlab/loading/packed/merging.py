@@ -20,6 +20,7 @@ KEPT = ".modules_to_save"  # in a second name of weights that are learned as a w
 BANK = ".vblora_vector_bank."  # in the names of weights that each layer has of the model
 # Endings of the names of an embedding's weight.
 WHOLE = ("weight", "base_layer.weight", "token_adapter.base_layer.weight")
+UNKNOWN = "is unknown to the PEFT that is installed (pip install --upgrade peft)"
 DRAWN = "pissa_niter"  # begins with a part of the weights that is drawn anew each time
 
 
@@ -38,8 +39,11 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     place = str(learned.parent)
+    config = read_json(learned.with_name(peft.utils.CONFIG_NAME))
+    if (kind := config.get("peft_type")) not in peft.PEFT_TYPE_TO_CONFIG_MAPPING:
+        raise ValueError(f"peft_type is {short_repr(kind)}, which {UNKNOWN}")
     settings = peft.PeftConfig.from_pretrained(place)
-    _check_settings(settings, read_json(learned.with_name(peft.utils.CONFIG_NAME)))
+    _check_settings(settings, config)
     _check_size(base)
     model: Any = load_saved(base)
     check_changeable(model)
@@ -72,10 +76,7 @@ def _check_settings(settings: Any, config: Mapping[str, Any]) -> None:
         raise ValueError(f"{settings.peft_type.value} changes what is read, and no weight")
     unknown = [name for name in config.keys() - vars(settings).keys() if config[name]]
     if unknown:
-        raise ValueError(
-            f"{short_repr(min(unknown))} in its configuration is unknown to the PEFT that is "
-            "installed (pip install --upgrade peft)"
-        )
+        raise ValueError(f"its configuration holds {short_repr(min(unknown))}, which {UNKNOWN}")
     if str(begun := getattr(settings, "init_lora_weights", "")).startswith(DRAWN):
         raise ValueError(
             f"{begun} begins with a part of the weights that is drawn anew each time; save it as "
