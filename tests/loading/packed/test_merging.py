@@ -126,6 +126,7 @@ def test_refuses_a_start_that_is_drawn_anew(tmp_path):
 
 def test_refuses_a_model_larger_than_memory(tmp_path, monkeypatch):
     _save(_llama(), _lora("q_proj"), tmp_path)
-    monkeypatch.setattr("layerlab.loading.packed.merging.free_memory", lambda device: 1000)
+    held = 4 * _llama().num_parameters()
+    monkeypatch.setattr("layerlab.loading.packed.merging.free_memory", lambda device: held + 1000)
     with pytest.raises(MemoryError, match=r"GiB of weights, and 0\.0 are free"):
         _merge(tmp_path)
