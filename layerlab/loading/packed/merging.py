@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from layerlab.loading.weights.saved import check_changeable, load_saved
+from layerlab.loading.weights.precision import stored_precision
+from layerlab.loading.weights.saved import check_changeable, configuration, load_saved
 from layerlab.loading.weights.stored_tensors import open_store, read_outlines
+from layerlab.loading.weights.weightless import Outline
 from layerlab.observe.architecture.structure import text_config
 from layerlab.records.parse import read_json
 from layerlab.system.hardware import free_memory
@@ -44,13 +46,13 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
         raise ValueError(f"peft_type is {short_repr(kind)}, which {UNKNOWN}")
     settings = peft.PeftConfig.from_pretrained(place)
     _check_settings(settings, config)
-    _check_size(base)
-    model: Any = load_saved(base)
+    outlines = read_outlines(base)
+    _check_size(outlines)
+    kind = configuration(base).dtype or stored_precision(outlines) or torch.float32
+    wide = any(one.kind == "F64" for one in outlines.values())
+    # Before PEFT copies any weight, or begins with a part of one.
+    model: Any = load_saved(base, torch.float64 if wide else torch.float32)
     check_changeable(model)
-    dtype = str(model.dtype).removeprefix("torch.")
-    kinds = {name: one.dtype for name, one in model.named_parameters()}
-    for one in model.parameters():  # before PEFT copies any, or begins with a part of one
-        one.data = one.data.to(torch.promote_types(one.dtype, torch.float32))
     names = _fit_rows(model, learned)
     ends = _find_ends(model)
     adapted: Any = peft.get_peft_model(model, settings)
@@ -66,8 +68,8 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
     _separate(adapted, apart, ends)
     merged = adapted.merge_and_unload(safe_merge=True)
     _untie(merged)
-    _narrow(merged, kinds)
-    return merged, dtype
+    _narrow(merged, kind)
+    return merged, str(kind).removeprefix("torch.")
 
 
 def _check_settings(settings: Any, config: Mapping[str, Any]) -> None:
@@ -84,9 +86,9 @@ def _check_settings(settings: Any, config: Mapping[str, Any]) -> None:
         )
 
 
-def _check_size(base: Path) -> None:
+def _check_size(outlines: Mapping[str, Outline]) -> None:
     """Refuse a model that memory cannot hold in float32, with a weight that is being merged."""
-    sizes = [math.prod(one.shape) for one in read_outlines(base).values()]
+    sizes = [math.prod(one.shape) for one in outlines.values()]
     need = 4 * (sum(sizes) + 3 * max(sizes, default=0))
     if need > (free := free_memory("cpu")):
         raise MemoryError(f"{need / 2**30:.1f} GiB of weights, and {free / 2**30:.1f} are free")
@@ -159,9 +161,9 @@ def _untie(model: Any) -> None:
         model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
 
 
-def _narrow(model: Any, kinds: Mapping[str, torch.dtype]) -> None:
-    """Give weights their precision of before where it holds them: those that did not change."""
-    for name, one in model.named_parameters():
-        narrow = one.data.to(kinds.get(name, one.dtype))
+def _narrow(model: Any, kind: torch.dtype) -> None:
+    """Give weights a model's own precision where it holds them, as those that did not change."""
+    for one in model.parameters():
+        narrow = one.data.to(kind)
         if torch.equal(narrow.to(one.dtype), one.data):
             one.data = narrow

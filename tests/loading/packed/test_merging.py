@@ -124,6 +124,16 @@ def test_refuses_a_start_that_is_drawn_anew(tmp_path):
         _merge(tmp_path)
 
 
+def test_weights_in_another_precision_than_the_model_keep_it(tmp_path):
+    _save(_llama(), _lora("q_proj"), tmp_path)
+    model = load_saved(tmp_path / "base")
+    model.model.norm.weight.data = torch.full([32], 1 + 2.0**-12)
+    model.save_pretrained(tmp_path / "base")
+    merged, _ = _merge(tmp_path)
+    assert (merged.model.norm.weight == 1 + 2.0**-12).all()
+    assert merged.model.embed_tokens.weight.dtype == torch.bfloat16
+
+
 def test_refuses_a_model_larger_than_memory(tmp_path, monkeypatch):
     _save(_llama(), _lora("q_proj"), tmp_path)
     held = 4 * _llama().num_parameters()
