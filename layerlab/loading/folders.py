@@ -46,9 +46,10 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
     """
     local = _find_local(name)
     folder = local or fetch(name, with_weights=with_weights)
+    if local is None and is_adapter(folder):  # whose weights were not asked for
+        folder = fetch(name, with_weights=True)
     if is_adapter(folder):
-        whole = local or fetch(name, with_weights=True)
-        return merge_adapter(whole, _find_whole, input_files)
+        return merge_adapter(folder, _find_whole, input_files)
     if local is None and not with_weights:
         check_single(folder)
         return folder
@@ -110,7 +111,8 @@ def check_single(folder: Path) -> None:
 
 def _suggest_inside(folder: Path) -> str:
     """Return, as the end of an error, which folder or file inside may have been meant."""
-    models = sorted(str(path.parent) for path in folder.glob("*/config.json"))
+    kinds = ("config.json", ADAPTER)
+    models = sorted({str(path.parent) for kind in kinds for path in folder.glob(f"*/{kind}")})
     models += sorted(str(path) for path in folder.glob(f"*{ENDING}"))
     return f": type {shlex.quote(models[0])}" if models else ""
 

@@ -240,4 +240,5 @@ def one_line(error: BaseException) -> str:
     message = " ".join(str(error).split())
     # The text of these is a name or a number, and says nothing alone.
     short = isinstance(error, LookupError | ArithmeticError | AttributeError | TypeError)
-    return (f"{type(error).__name__}: {message}" if short else message)[:200]
+    name = type(error).__name__
+    return (f"{name}: {message}" if short else message or name)[:200]

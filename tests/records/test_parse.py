@@ -9,6 +9,7 @@ from layerlab.records.parse import (
     check_text,
     json_of,
     literal_of,
+    one_line,
     quote_toml,
     seal,
     toml_of,
@@ -72,3 +73,8 @@ def test_any_text_is_a_value_or_one_kind_of_error(read, text):
 def test_a_quoted_text_is_read_as_it_was_and_can_be_seen(text):
     quoted = quote_toml(text)
     assert quoted.isprintable() and toml_of(f"a = {quoted}") == {"a": text}
+
+
+def test_an_error_without_a_message_says_its_kind():
+    assert one_line(NotImplementedError()) == "NotImplementedError"
+    assert one_line(ValueError("two\n lines")) == "two lines"

@@ -24,8 +24,12 @@ WRITTEN = (f"/{CONFIG}", f"/{ADAPTER}", ".index.json", *WEIGHTS)
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter without the model that it changes."""
-    return (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file()
+    """Return whether a folder holds an adapter, and no weights of a model that is named there."""
+    if (folder / CONFIG).is_file() and any(
+        file.name != LEARNED for file in folder.glob("*.safetensors")
+    ):
+        return False
+    return (folder / ADAPTER).is_file()
 
 
 def merge_adapter(

@@ -275,8 +275,8 @@ def check_plain(config: Any, source: str) -> None:
         )
 
 
-def load_saved(folder: Path) -> PreTrainedModel:
-    """Return a model that was saved in a folder, in the precision that it was saved in.
+def load_saved(folder: Path, dtype: torch.dtype | str = "auto") -> PreTrainedModel:
+    """Return a model that was saved in a folder, by default in the precision that it names.
 
     Raises:
         UserError: it has no weights that are safe to read, or they are damaged, incomplete, or of
@@ -284,7 +284,7 @@ def load_saved(folder: Path) -> PreTrainedModel:
     """
     check_weights(folder)
     with quiet_libraries():
-        return weights(str(folder), configuration(folder), None, "auto", room=True)
+        return weights(str(folder), configuration(folder), None, dtype, room=True)
 
 
 def check_changeable(model: PreTrainedModel) -> None:

@@ -102,6 +102,18 @@ def test_its_own_tokenizer_goes_before_that_of_the_model(base, adapter):
     assert not (folder / "adapter_config.json").exists()
 
 
+def test_is_one_too_with_the_configuration_of_its_model_beside_it(base, adapter):
+    shutil.copy(base / "config.json", adapter)
+    assert load_model(str(adapter)).name == "adapter"
+    (adapter / "model.safetensors").touch()
+    said = "an adapter .* lies beside the model"
+    refuses(said, find_folder, str(adapter), with_weights=True)
+
+
+def test_a_folder_of_several_names_the_first(adapter):
+    refuses(f"type {adapter}$", find_folder, str(adapter.parent), with_weights=True)
+
+
 def test_a_run_of_adapters_is_a_series_of_models(base, tmp_path):
     for step in (10, 2):
         _save(base, tmp_path / "run" / f"checkpoint-{step}", seed=step)
@@ -154,6 +166,16 @@ def _prompt(base, adapter):
     return r"PROMPT_TUNING changes what is read, and no weight; expected an adapter of that model"
 
 
+def _newer(base, adapter):
+    _alter(adapter, use_other_lora=True, group_of_it=0)
+    return r"holds 'use_other_lora', which is unknown to the PEFT that is installed"
+
+
+def _unknown(base, adapter):
+    _alter(adapter, peft_type="BONE")
+    return r"peft_type is 'BONE', which is unknown to the PEFT that is installed"
+
+
 def _lacking(base, adapter):
     _alter(adapter, target_modules=[*TARGETS, "up_proj"])
     return r"it lacks 4 tensors \(first: .*up_proj"
@@ -182,7 +204,7 @@ def _infinite(base, adapter):
     "spoil",
     [
         _no_name, _elsewhere, _revision, _itself, _no_weights, _torn,
-        _prompt, _lacking, _left_over, _other_sizes, _infinite,
+        _prompt, _newer, _unknown, _lacking, _left_over, _other_sizes, _infinite,
     ],
 )  # fmt: skip
 def test_refuses_what_makes_no_model(spoil, base, adapter, cache):
