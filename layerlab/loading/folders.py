@@ -1,19 +1,24 @@
 """Finds the folder of a model and refuses what is none; without torch, so that it costs no time."""
 
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.packed.adapter import ADAPTER, is_adapter, merge_adapter
+from layerlab.loading.folder_checks import (
+    ADAPTER,
+    PICKLES,
+    check_single,
+    check_weights,
+    is_adapter,
+)
+from layerlab.loading.packed.adapter import merge_adapter
 from layerlab.loading.packed.folder import unpack_folder
 from layerlab.loading.packed.gguf import ENDING, unpack_gguf
 from layerlab.system.hub import fetch_files
 from layerlab.validation import suggest
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Files of a model on the Hub: what is checked before anything else, and all that is read.
 CHECKED = ["config.json", ADAPTER, "*.index.json"]
 WHOLE = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "README.md"]
@@ -46,10 +51,10 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
     """
     local = _find_local(name)
     folder = local or fetch(name, with_weights=with_weights)
-    if local is None and is_adapter(folder):  # whose weights were not asked for
-        folder = fetch(name, with_weights=True)
     if is_adapter(folder):
-        return merge_adapter(folder, _find_whole, input_files)
+        whole = local or fetch(name, with_weights=True)
+        if is_adapter(whole):  # and no weights of a model came with those of the adapter
+            return merge_adapter(whole, _find_whole, input_files)
     if local is None and not with_weights:
         check_single(folder)
         return folder
@@ -89,34 +94,6 @@ def _find_local(name: str) -> Path | None:
     return None
 
 
-def check_single(folder: Path) -> None:
-    """Refuse a folder that holds no model, or an adapter beside it.
-
-    Raises:
-        UserError: there is no config.json, or there is an adapter.
-    """
-    if not (folder / "config.json").is_file():
-        if (folder / ADAPTER).is_file():
-            raise UserError(f"{str(folder)!r} holds an adapter ({ADAPTER}); expected a whole model")
-        raise UserError(
-            f"{str(folder)!r} has no config.json; expected a saved transformers model"
-            f"{_suggest_inside(folder)}"
-        )
-    if (folder / ADAPTER).is_file():
-        raise UserError(
-            f"an adapter ({ADAPTER}) lies beside the model in {str(folder)!r}, and nothing says "
-            "which of the two is meant; move it away, or merge it: PeftModel.merge_and_unload()"
-        )
-
-
-def _suggest_inside(folder: Path) -> str:
-    """Return, as the end of an error, which folder or file inside may have been meant."""
-    kinds = ("config.json", ADAPTER)
-    models = sorted({str(path.parent) for kind in kinds for path in folder.glob(f"*/{kind}")})
-    models += sorted(str(path) for path in folder.glob(f"*{ENDING}"))
-    return f": type {shlex.quote(models[0])}" if models else ""
-
-
 def input_files(folder: Path) -> list[Path]:
     """Return the files of a model's folder that a loader may read, weights and tokenizer included.
 
@@ -130,32 +107,6 @@ def input_files(folder: Path) -> list[Path]:
         if path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         and not any(map(path.match, UNREAD))
-    )
-
-
-def check_weights(folder: Path) -> None:
-    """Refuse a folder without weights that are safe to read.
-
-    Raises:
-        UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
-    """
-    check_single(folder)
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
-        raise UserError(
-            f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
-            "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
-        )
-    if any(folder.glob("*.distcp")):
-        raise UserError(
-            f"{str(folder)!r} has the parts of processes (*.distcp) and no *.safetensors; join "
-            "them: accelerate merge-weights FOLDER OUT"
-        )
-    raise UserError(
-        f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
-        f"{_suggest_inside(folder)}"
     )
 
 

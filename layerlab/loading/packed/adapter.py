@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from layerlab.errors import UserError, describe_install
+from layerlab.loading.folder_checks import ADAPTER, CONFIG, LEARNED
 from layerlab.loading.packed.cache import copy_files, unpack_once
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import quiet_libraries
@@ -15,21 +16,9 @@ from layerlab.system.untrusted.trust import WEIGHTS
 from layerlab.system.write_errors import find_os_error
 from layerlab.validation import short_repr
 
-ADAPTER = "adapter_config.json"
-LEARNED = "adapter_model.safetensors"
 BASE = "base_model_name_or_path"
-CONFIG = "config.json"
 # Of what lies in both folders, endings of the files that no copy is made of.
 WRITTEN = (f"/{CONFIG}", f"/{ADAPTER}", ".index.json", *WEIGHTS)
-
-
-def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter, and no weights of a model that is named there."""
-    if (folder / CONFIG).is_file() and any(
-        file.name != LEARNED for file in folder.glob("*.safetensors")
-    ):
-        return False
-    return (folder / ADAPTER).is_file()
 
 
 def merge_adapter(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from layerlab.loading.folder_checks import ADAPTER
 from layerlab.loading.weights.precision import stored_precision
 from layerlab.loading.weights.saved import check_changeable, configuration, load_saved
 from layerlab.loading.weights.stored_tensors import open_store, read_outlines
@@ -41,11 +42,7 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     place = str(learned.parent)
-    config = read_json(learned.with_name(peft.utils.CONFIG_NAME))
-    if (kind := config.get("peft_type")) not in peft.PEFT_TYPE_TO_CONFIG_MAPPING:
-        raise ValueError(f"peft_type is {short_repr(kind)}, which {UNKNOWN}")
-    settings = peft.PeftConfig.from_pretrained(place)
-    _check_settings(settings, config)
+    settings = _read_settings(learned.parent)
     outlines = read_outlines(base)
     _check_size(outlines)
     kind = configuration(base).dtype or stored_precision(outlines) or torch.float32
@@ -72,8 +69,14 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
     return merged, str(kind).removeprefix("torch.")
 
 
-def _check_settings(settings: Any, config: Mapping[str, Any]) -> None:
-    """Refuse an adapter that makes no model, or one that PEFT would read otherwise."""
+def _read_settings(folder: Path) -> Any:
+    """Read what kind of adapter it is; refuse one that makes no model, or reads otherwise."""
+    import peft
+
+    config = read_json(folder / ADAPTER)
+    if (kind := config.get("peft_type")) not in peft.PEFT_TYPE_TO_CONFIG_MAPPING:
+        raise ValueError(f"peft_type is {short_repr(kind)}, which {UNKNOWN}")
+    settings: Any = peft.PeftConfig.from_pretrained(str(folder))
     if settings.is_prompt_learning or settings.is_adaption_prompt:
         raise ValueError(f"{settings.peft_type.value} changes what is read, and no weight")
     unknown = [name for name in config.keys() - vars(settings).keys() if config[name]]
@@ -84,6 +87,7 @@ def _check_settings(settings: Any, config: Mapping[str, Any]) -> None:
             f"{begun} begins with a part of the weights that is drawn anew each time; save it as "
             "plain LoRA (save_pretrained with path_initial_model_for_weight_conversion)"
         )
+    return settings
 
 
 def _check_size(outlines: Mapping[str, Outline]) -> None:

@@ -23,7 +23,7 @@ from transformers.core_model_loading import (
 )
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.folders import check_weights
+from layerlab.loading.folder_checks import check_weights
 from layerlab.loading.weights.saved import check_plain, configuration, refuse_tied
 from layerlab.loading.weights.stored_tensors import list_stored, open_store, read_outlines
 from layerlab.loading.weights.weightless import Outline, empty

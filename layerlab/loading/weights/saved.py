@@ -19,7 +19,7 @@ from transformers import (
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.loading import options
-from layerlab.loading.folders import check_weights
+from layerlab.loading.folder_checks import check_weights
 from layerlab.loading.packed.packing import find_packing
 from layerlab.loading.weights.weightless import (
     Outline,
