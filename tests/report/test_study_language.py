@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import FOLDER, language
 from layerlab.report.i18n.template import PLACEHOLDER, fill, own
 from layerlab.report.pages import claims
@@ -25,6 +26,9 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 NUMBER = re.compile(r"\d(?:[\d,.]*\d)?")
 HIDDEN = re.compile(r"<(script|style|code|table|title)\b.*?</\1>", re.DOTALL)
 PROSE = re.compile(r"\b[a-z]{3,} [a-z]{3,}\b")
+# What is typed, and names.
+CITED = re.compile(r"layerlab (?:study|inspect)( --?[\w-]+| [\w=/.-]+)+|Kendall tau")
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies"
 QUICK: dict[str, Any] = {"draws": 4, "threads": 1, "progress": False}
 
 
@@ -84,6 +88,18 @@ def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    "file", sorted(RESULTS.glob("*/study.json")), ids=lambda one: one.parent.name
+)
+def test_no_stored_study_is_said_in_two_languages_at_once(file):
+    content = read_json(file)
+    told = [content["title"], content["unit"], *content["remarks"]]
+    told += [text for one in content["verdicts"] for text in one.values() if isinstance(text, str)]
+    chinese = (CITED.sub("", language("zh").translate(text)) for text in told)
+    assert [text for text in chinese if PROSE.search(text)] == []
+
+
+@pytest.mark.full
 def test_what_a_study_says_is_known_by_its_template():
     chinese, found, told = language("zh"), 0, messages()
     for message, said in told:
@@ -110,6 +126,8 @@ def test_the_page_of_all_claims_is_chinese(record):
         ("RMS norm, bf16", "RMS 归一化，bf16"),
         ("post-norm: scores and softmax", "post-norm：分数和 softmax"),
         ("nobody knows what this says: at all", "nobody knows what this says: at all"),
+        ("kim21, section 2; castin24; golub13", "kim21，第 2 节；castin24；golub13"),
+        ("0.1 (0 to 1) for short texts and 2 for long texts", "短文本为 0.1（0 至 1）、长文本为 2"),
     ],
 )
 def test_a_list_is_said_part_by_part(english, chinese):

@@ -9,6 +9,8 @@ from functools import cached_property
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A template with no more letters than these takes single words at its placeholders only.
 _FEW = 5
+# One with no more takes no second clause at them.
+_LITTLE = 12
 # Anything, with its brackets closed.
 _ANY = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"
 # The same that is one clause, or several with commas.
@@ -28,7 +30,7 @@ class Template:
         longest = max(self.words, key=len, default="")
         # No text without it, whatever the case of its letters, is of this template.
         self.sign = longest.lower()
-        self._most = longest if own(longest) > _FEW else ""
+        self._most = longest if own(longest) >= _FEW else ""
 
     def parts(self, text: str) -> dict[str, str] | None:
         """Return what fills the placeholders in a text, or None if the text is another."""
@@ -64,7 +66,7 @@ def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
         {'layer': '3', 'what': 'fine'}
     """
     parts = PLACEHOLDER.split(message)
-    few = own(message) <= _FEW and ":" not in message
+    few, little = (own(message) <= most and ":" not in message for most in (_FEW, _LITTLE))
     seen: set[str] = set()
     written = []
     for index, part in enumerate(parts):
@@ -78,8 +80,9 @@ def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
             # Where nothing stands between two, the first is a number or a name.
             touching = not parts[index + 1] and index + 2 < len(parts)
             digit = r"(?=[-+]?\d)" if numbers and index > 1 and parts[index - 1] == " " else ""
-            # What stands before a semicolon is another clause.
-            some = _ANY if written[0] or seen else _FIRST
+            # What stands before a semicolon is another clause, and behind it, too, where the
+            # template says little.
+            some = _ANY if seen or (written[0] and not little) else _FIRST
             written.append(f"{digit}(?P<{part}>{_WORD if few or touching else some})")
             seen.add(part)
     return re.compile("".join(written), re.DOTALL)

@@ -114,5 +114,7 @@ def _texts(view: Mapping[str, Any]) -> set[str]:
 def _columns(view: Mapping[str, Any], lang: str) -> dict[str, str]:
     """Return what names of columns are called in another language."""
     known = language(lang)
-    names = (name for measure in view["measures"] for name in measure["columns"])
+    names = {name for measure in view["measures"] for name in measure["columns"]}
+    tables = (measure["table"] for measure in view["measures"] if "table" in measure)
+    names |= {group["bar"] for table in tables for group in table["groups"] if group["bar"]}
     return {name: word for name in names if (word := known.column(name)) != name}

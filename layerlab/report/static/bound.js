@@ -94,8 +94,8 @@ function holding(bound, i, series, broken) {
   const most = Math.max(...found.map((f) => f.reach));
   const percent = (v) => (v < 1e-4 ? say("under 0.01") : format(Number((100 * v).toPrecision(3))));
   const ends = [...new Set([Math.min(...found.map((f) => f.least)), most].map(percent))];
-  const given = { readings: format(readings), models: series.map((s) => data.models[s.model].name).join(", "), share: ends.length > 1 ? say("{low} to {high}", { low: ends[0], high: ends[1] }) : ends[0] };
-  const whole = broken ? say("holds in all {readings} readings of {models}", given) : say("holds in all {readings} readings", given);
+  const given = { readings: format(readings), models: series.map((s) => data.models[s.model].name).join(say(", ")), share: ends.length > 1 ? say("{low} to {high}", { low: ends[0], high: ends[1] }) : ends[0] };
+  const whole = broken ? say("holds in {readings} of {readings} readings of {models}", given) : say("holds in {readings} of {readings} readings", given);
   const used = bound.side === "upper" ? say("; readings are {share} % of the bound", given) : say("; the bound is {share} % of the readings", given);
   return element("li", { class: "holds" }, claim(bound), " ", whole, used, most < 0.1 ? say(", so it says little here") : "");
 }

@@ -103,7 +103,7 @@ const legendAbove = ({ margin }) => ({ showlegend: true, legend: { orientation: 
 
 const layerAxis = (shown) => {
   const single = shown.some((s) => s.layers.length === 1);
-  if (data.aligned) return { title: single ? say("relative depth (a single layer stands in the middle)") : say("relative depth"), range: [-0.03, 1.03] };
+  if (data.aligned) return { title: single ? say("relative depth (a single layer: 0.5)") : say("relative depth"), range: [-0.03, 1.03] };
   const layers = [...new Set(shown.flatMap((s) => s.layers))];
   return { title: say("layer"), range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...layerTicks(layers) };
 };

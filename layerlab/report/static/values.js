@@ -30,7 +30,7 @@ function extreme(series, i, column, better) {
 
 /* Of positions and channels no mean says anything. */
 function frequent({ indices }) {
-  return indices.length ? [say("; of {columns} the most frequent value, or – where none is", { columns: indices.map(columnName).join(", ") })] : [];
+  return indices.length ? [say("; of {columns} the most frequent value, or – where none is", { columns: indices.map(columnName).join(say(", ")) })] : [];
 }
 
 function valueTable(section, heads, rows) {

@@ -228,3 +228,15 @@ def test_on_a_phone_the_verdict_on_a_benchmark_is_seen_without_scrolling(window)
     table = page.locator("table[data-csv=benchmarks]")
     title = table.locator("thead th").filter(has_text="verdict").bounding_box()
     assert title["x"] + title["width"] <= PHONE["width"]
+
+
+@pytest.mark.full
+def test_on_a_phone_a_caption_is_read_whole_and_a_long_name_leaves_room_for_numbers(window):
+    page = window(render(sample(["a", "a-long-name-" * 5])), viewport=PHONE)
+    section = show(page, "stream")
+    section.get_by_text("Values as a table").click()
+    box = section.locator(".scroll.tall").bounding_box()
+    caption = section.locator("caption").bounding_box()
+    assert caption["width"] <= box["width"]
+    name = section.locator("tbody th").last.bounding_box()
+    assert name["width"] <= 0.7 * box["width"]

@@ -40,6 +40,7 @@ KEPT: dict[str, tuple[str, ...]] = {
 }
 ALL = "scores, softmax, norms, stream"
 AS_RUN = "as the code runs"
+_UNFUSED = "The post-norm model, in GPT-1's code, has none of them."
 NAMES = (*KEPT, AS_RUN, "nothing")
 # Of the squared error, what somebody would change code for.
 WORTH = 0.25
@@ -102,8 +103,7 @@ def run(context: StudyContext) -> Outcome:
             "is the squared error of the logits over that with nothing kept; above 1 an error that "
             "is gone had cancelled others.",
             f"'{AS_RUN}' keeps what transformers' code itself has in float32: a fused softmax, the "
-            "inside of norms, rotary tables. "
-            + ("" if context.given else "The post-norm model, in GPT-1's code, has none of them."),
+            "inside of norms, rotary tables." + ("" if context.given else " " + _UNFUSED),
             f"{WORTH:.0%} of the squared error, 13 % of the error itself, is about what somebody "
             "would change code for; a third is 18 % of the error.",
             LOOKED,

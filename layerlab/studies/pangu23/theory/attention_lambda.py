@@ -186,15 +186,15 @@ def judge_real(found: dict[int, np.ndarray], seed: int, whose: str) -> StudyVerd
         claim=STUDY.claim,
         word=above(share, 0.5),
         number=share.value,
-        said=f"at {tokens} tokens lambda is below 1 in {_share(share)} {whose}, more than "
+        said=f"at {tokens} tokens lambda is below 1 in {_share(share, whose)}, more than "
         f"half of which was asked for, and it is {middle} in the median; the largest is "
         f"{values.max():.3g} ({len(values)} passages). A causal mask makes attention far from "
         "doubly stochastic",
     )
 
 
-def _share(share: Interval) -> str:
-    return "none of the" if share.high == 0 else f"a share of {share} of the"
+def _share(share: Interval, whose: str) -> str:
+    return f"none of the {whose}" if share.high == 0 else f"a share of {share} of the {whose}"
 
 
 def judge_doubly(found: dict[int, np.ndarray]) -> StudyVerdict:

@@ -97,13 +97,13 @@ def run(context: StudyContext) -> Outcome:
                 f"A deep Llama whose matrices start with a deviation of {SMALL:g} collapses.",
                 found[small],
                 context.seed,
-                f"in random Llamas {deep},",
+                f"random Llamas {deep}",
             ),
             judge_alike(
                 "A deep Llama whose matrices start with a deviation of 1/sqrt(width) collapses.",
                 found[ordinary],
                 context.seed,
-                f"in the same Llamas {deep}, every matrix multiplied,",
+                f"the same Llamas {deep}, every matrix multiplied",
             ),
         ),
         frames={"layers": table(rows)},
@@ -142,7 +142,7 @@ def judge_trained(name: str, found: np.ndarray, context: StudyContext) -> list[S
     return judge_one(
         name,
         context.given,
-        judge_alike(claim, found, context.seed, f"in {called},", trained=True),
+        judge_alike(claim, found, context.seed, called, trained=True),
         judge_narrow(found, context.seed, called),
     )
 
@@ -164,9 +164,9 @@ def judge_alike(
         claim=claim,
         word=below(left, HALF, 1),
         number=left.value,
-        said=f"{where} the share of the features that differs between tokens goes from {start:.3f} "
-        f"to {end:.3f}: {left} of it is left, and {dimension} of d(0.8); collapse would leave less "
-        f"than {HALF:g} ({len(found)} draws)",
+        said=f"in {where}, the share of the features that differs between tokens goes from "
+        f"{start:.3f} to {end:.3f}: {left} of it is left, and {dimension} of d(0.8); collapse "
+        f"would leave less than {HALF:g} ({len(found)} draws)",
         source="" if trained else "Own, on pangu23, section 3",
         unit=f"{len(found)} sets of {PASSAGES}" if trained else "",
     )
