@@ -236,9 +236,7 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> S
 
 def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
     """Judge what is left of the bound at the weights of trained models."""
-    shares = {
-        name: float((found["corrected"] > VACUOUS).mean()) for name, found in bounds.items()
-    }
+    shares = {name: float((found["corrected"] > VACUOUS).mean()) for name, found in bounds.items()}
     every = np.concatenate([found["corrected"] for found in bounds.values()])
     printed = np.concatenate([found["printed"] for found in bounds.values()])
     narrow = sorted({int(n) for found in bounds.values() for n in found["seen"]} - {TOKENS})
