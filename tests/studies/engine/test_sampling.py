@@ -49,8 +49,9 @@ def test_batches_of_two_cases_and_of_two_parts_lie_beside_each_other(tmp_path):
     found = [stored.sample(one, cases, batch=8) for one in (part, further)]
     own = [work().sample(one, cases, batch=8) for one in (part, further)]
     assert stored.kept == 0
-    for one, other in zip(sum(found, []), sum(own, []), strict=True):
-        assert np.array_equal(one["numbers"], other["numbers"])
+    for both in zip(found, own, strict=True):
+        for one, other in zip(*both, strict=True):
+            assert np.array_equal(one["numbers"], other["numbers"])
 
 
 def test_what_was_finished_is_read_again_also_with_more_draws(tmp_path):
