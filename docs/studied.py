@@ -65,7 +65,8 @@ def claims(found: Iterable[Study]) -> str:
                 "- **Going on**: after Ctrl-C the same command goes on where it was; `--restart` "
                 "begins anew.",
                 "- **Draws**: `--draws N` takes fewer random initialisations than the source does. "
-                "Below six, or more where several intervals judge one claim, nothing is decided; "
+                "Below six, or more where several intervals judge one claim, no interval decides "
+                "anything, and a counterexample still does; "
                 "below 30 the interval is widened as Student's t is (hesterberg15).",
                 "- **`--fast`** takes so few draws that a study is over in seconds, and comes to "
                 "the same verdict. Studies that compare trained models train what is missing in "

@@ -3,12 +3,15 @@
 import copy
 import shutil
 
+import numpy as np
 import pytest
+import torch
 
 from layerlab.studies.engine import code_hash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import StudyRequest, study
-from layerlab.studies.support.passages import get_model
+from layerlab.studies.engine.sampling import StudyContext
+from layerlab.studies.support.passages import excerpts, get_model
 from tests.studies.small import change_json, given_of, made
 
 NAME = "layernorm-against-rmsnorm"
@@ -73,3 +76,24 @@ def test_keys_hang_on_the_code_that_builds_what_the_user_names(tmp_path, monkeyp
 def test_a_random_model_has_one_key_however_often_it_is_named():
     one, other = (given_of("attention-lambda", model="llama:")["random llama"] for _ in range(2))
     assert one.state == other.state
+
+
+@pytest.mark.full
+def test_batches_of_a_model_that_was_changed_under_its_name_are_computed_anew(tmp_path):
+    def stream(draw, name):
+        ids = excerpts(draw, name, 8)
+        return {"logits": get_model(name, draw.given).model(ids).logits.detach()}
+
+    model, words = made("llama"), get_model("llama").tokenizer
+    found = []
+    for _ in range(2):
+        given = given_of(NAME, model=model, tokenizer=words)
+        settings = {"draws": 2, "seed": 0, "options": {}, "threads": 1, "code": "1"}
+        context = StudyContext(
+            study="x", store=tmp_path, given=given, models=tuple(given), **settings
+        )
+        found += context.sample_models(stream).values()
+        assert context.kept == 0
+        with torch.no_grad():
+            model.lm_head.weight.mul_(2)
+    assert np.allclose(found[1]["logits"], 2 * found[0]["logits"])

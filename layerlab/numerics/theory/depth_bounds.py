@@ -204,8 +204,9 @@ def printed_factor(parts: TheoryBlock) -> float:
             condition_numbers.product_singular_values(head.key.abs(), head.query.abs())[0]
         )
         smallest = float(values[-1]) if len(values) == width else 0.0
-        ratio = float(values[0]) / smallest if smallest else torch.inf
-        worst = max(worst, 1 + 4 * width**0.5 * absolute * ratio)
+        if not smallest:
+            return torch.inf
+        worst = max(worst, 1 + 4 * width**0.5 * absolute * float(values[0]) / smallest)
     return worst
 
 

@@ -43,6 +43,9 @@ from layerlab.studies.support.passages import (
 LIMITS = (0.01, 0.1, 0.3, 1.0, 2.0, 5.0, 10.0)
 PAIR = ("pre-norm", "post-norm")
 RANDOM, AIMED = "random", "aimed"
+BOUNDS = ("score_bound", "prenorm_bound", "prenorm_printed")
+# Of what every attention has, by the names of its readings.
+SHARES = {"corrected": "prenorm_bound", "printed": "prenorm_printed"}
 QUANTITIES = ("causal", "unmasked", "printed", "corrected")
 # Of sqrt(n), which holds for every attention matrix: a bound this near to it tells nothing.
 VACUOUS = 0.99
@@ -91,17 +94,26 @@ def norms(draw: Sampler, name: str) -> dict[str, Tensor]:
 
 
 def limits(name: str, given: GivenModels = NONE) -> dict[str, np.ndarray]:
-    """Return M and both bounds of every head of a model that stands behind a norm."""
+    """Return M and both bounds of every head of a model that stands behind a norm.
+
+    A share is a bound over the root of the tokens that see a key, of which no window lets pass more
+    than it is wide: at 1 the bound is what every attention has.
+    """
     from layerlab.measures.quantities.weights.querykey import MEASURES
     from layerlab.measures.runner import readings
     from layerlab.studies.support.passages import tokens_of
+    from layerlab.studies.support.theory_block import weights_of
 
     subject = get_model(name, given)
+    assert not isinstance(subject.stack, str), subject.stack
     ids = tokens_of(name, given)[:TOKENS].to(subject.device)
     rows = readings(subject, [ids], MEASURES).rows.get("querykey", [])
-    columns = ("score_bound", "prenorm_bound", "prenorm_printed")
-    found = {column: np.array([row[column] for row in rows]) for column in columns}
-    return {column: values[np.isfinite(values)] for column, values in found.items()}
+    windows = {part.block: weights_of(part, subject).window for part in subject.stack.attentions}
+    seen = np.array([min(windows[row["layer"]] or TOKENS, TOKENS) for row in rows])
+    found = {column: np.array([row[column] for row in rows]) for column in BOUNDS}
+    shares = {name: found[column] / np.sqrt(seen) for name, column in SHARES.items()}
+    read = {**found, **shares, "seen": seen}
+    return {column: values[np.isfinite(values)] for column, values in read.items()}
 
 
 def run(context: StudyContext) -> Outcome:
@@ -128,8 +140,8 @@ def run(context: StudyContext) -> Outcome:
     rows += [
         summary(values, {"heads": name, "M": np.nan, "quantity": quantity})
         for name, found in bounds.items()
-        for quantity, values in found.items()
-        if values.size
+        for quantity in BOUNDS
+        if (values := found[quantity]).size
     ]
     return Outcome(
         verdicts=(
@@ -224,18 +236,16 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> S
 
 def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
     """Judge what is left of the bound at the weights of trained models."""
-    root = TOKENS**0.5
-    shares = {
-        name: float((found["prenorm_bound"] > VACUOUS * root).mean())
-        for name, found in bounds.items()
-    }
-    every = np.concatenate([found["prenorm_bound"] for found in bounds.values()])
-    printed = np.concatenate([found["prenorm_printed"] for found in bounds.values()])
+    shares = {name: float((found["corrected"] > VACUOUS).mean()) for name, found in bounds.items()}
+    every = np.concatenate([found["corrected"] for found in bounds.values()])
+    printed = np.concatenate([found["printed"] for found in bounds.values()])
+    narrow = sorted({int(n) for found in bounds.values() for n in found["seen"]} - {TOKENS})
+    told = "".join(f", or {n} in a window of as many" for n in narrow)
     middle = np.median(np.concatenate([found["score_bound"] for found in bounds.values()]))
-    vacuous = bootstrap(every, lambda one: float((one > VACUOUS * root).mean()))
+    vacuous = bootstrap(every, lambda one: float((one > VACUOUS).mean()))
     said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     # Behind a norm of their own, queries and keys have a bound, and none as it is printed.
-    as_printed = f"; as printed {(printed > VACUOUS * root).mean():.0%}" if printed.size else ""
+    as_printed = f"; as printed {(printed > VACUOUS).mean():.0%}" if printed.size else ""
     return StudyVerdict(
         scale=BUILT_IN,
         claim="In trained models the bound is a constant well below sqrt(n).",
@@ -243,7 +253,7 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
         number=vacuous.value,
         said=f"the bound is vacuous, that is above {VACUOUS:g} sqrt(n), for a share {vacuous} of "
         f"the heads ({said}{as_printed}): the median M is "
-        f"{middle:.3g}, n = {TOKENS}; fewer than half of the heads were asked for",
+        f"{middle:.3g}, n = {TOKENS}{told}; fewer than half of the heads were asked for",
         unit=f"{len(every)} heads of {len(bounds)} models",
     )
 

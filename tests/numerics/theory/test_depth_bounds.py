@@ -112,6 +112,8 @@ def test_factors_from_weights_alone_are_those_of_the_source():
     assert depth_bounds.printed_factor(parts) == pytest.approx(expected, rel=1e-9)
     narrow = replace(parts, attention=draw.attention(WIDTH, TOKENS, 1, heads=2, head_width=2))
     assert depth_bounds.printed_factor(narrow) == math.inf
+    blind = replace(attention, query=torch.zeros_like(attention.query))
+    assert depth_bounds.printed_factor(replace(parts, attention=blind)) == math.inf
 
 
 def test_a_gain_and_a_shift_lengthen_what_attention_reads():

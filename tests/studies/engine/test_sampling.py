@@ -40,6 +40,20 @@ def test_cases_meet_the_same_numbers():
     assert np.allclose(high["numbers"] - low["numbers"], 5.0)
 
 
+def test_batches_of_two_cases_and_of_two_parts_lie_beside_each_other(tmp_path):
+    def further(draw: Sampler, **case):
+        return {"numbers": draw.uniform(3)}
+
+    cases = [{"mean": 0.0}, {"mean": 5.0}]
+    stored = work(store=tmp_path)
+    found = [stored.sample(one, cases, batch=8) for one in (part, further)]
+    own = [work().sample(one, cases, batch=8) for one in (part, further)]
+    assert stored.kept == 0
+    for both in zip(found, own, strict=True):
+        for one, other in zip(*both, strict=True):
+            assert np.array_equal(one["numbers"], other["numbers"])
+
+
 def test_what_was_finished_is_read_again_also_with_more_draws(tmp_path):
     work(draws=16, store=tmp_path).sample(part, batch=8)
     SIZES.clear()

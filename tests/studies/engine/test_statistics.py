@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from layerlab.studies.engine.statistics import (
     MANY,
@@ -9,6 +10,7 @@ from layerlab.studies.engine.statistics import (
     Interval,
     bins,
     bootstrap,
+    bootstrap_each,
     line,
     maximum,
     mean_of_groups,
@@ -113,6 +115,34 @@ def test_groups_cover_the_largest_of_as_many_draws():
     found = [mean_of_groups(draws.uniform(size=100), np.max, 10) for _ in range(300)]
     inside = np.mean([one.low <= 10 / 11 <= one.high for one in found])
     assert abs(inside - 0.95) < 0.06
+
+
+def test_groups_have_the_interval_of_student():
+    values = np.random.default_rng(0).normal(size=40)
+    found = mean_of_groups(values, np.mean, 8)
+    means = values.reshape(8, 5).mean(1)
+    ends = stats.t.interval(0.95, 7, means.mean(), stats.sem(means))
+    assert (found.low, found.high) == pytest.approx(ends)
+
+
+def test_intervals_that_hold_together_take_as_many_times_the_rounds():
+    rounds = []
+
+    def number(values):
+        rounds.append(len(values))
+        return values.mean()
+
+    bootstrap(np.arange(float(MANY)), number, comparisons=3)
+    # The first is that of the draws themselves.
+    assert rounds == [MANY] * (1 + 3 * ROUNDS)
+
+
+def test_several_numbers_that_judge_one_claim_hold_together_unless_said_otherwise():
+    draws = dict(enumerate(np.random.default_rng(0).normal(size=(3, MANY))))
+    found = bootstrap_each(draws, np.mean, 7)
+    assert found == {n: bootstrap(one, np.mean, 7, comparisons=3) for n, one in draws.items()}
+    alone = bootstrap_each(draws, np.mean, 7, comparisons=1)
+    assert alone == {n: bootstrap(one, np.mean, 7) for n, one in draws.items()}
 
 
 def test_a_largest_value_is_told_without_an_interval():

@@ -47,6 +47,12 @@ def test_a_word_is_never_the_opposite_of_what_the_ends_say(ends, neutral, size):
     assert above(Interval(value, low, high), neutral, neutral) != "smaller than asked"
 
 
+def test_what_is_just_what_was_asked_for_is_not_more_than_it():
+    exact = Interval(1.0, 1.0, 1.0)
+    assert (above(exact, 1.0), below(exact, 1.0)) == ("fails", "fails")
+    assert above(Interval(2.0, 1.0, 3.0), 1.0) == "not decided"
+
+
 def test_between_two_ends():
     words = [within(Interval(0, *ends), -1, 1) for ends in ((-0.5, 0.5), (2, 3), (0.5, 2))]
     assert words == ["holds", "fails", "not decided"]

@@ -17,12 +17,15 @@ from layerlab.studies.spectral25.attention_norm_bound import (
     heads,
     judge_corrected,
     judge_near_one,
+    judge_tells,
     limits,
     random_heads,
 )
 from layerlab.studies.spectral25.drawn_heads import scale_weights
+from layerlab.studies.support.passages import get_model
 from tests.families.examination import subject
 from tests.families.recipe import build
+from tests.studies.small import given_of, made
 
 
 def draw(count=3):
@@ -86,3 +89,17 @@ def test_column_sums_near_one_are_told_from_others(column, word):
     values = np.full((6, 4), column)
     one = {"norm": values, "column": values**0.5}
     assert judge_near_one({"pre-norm": one, "post-norm": one}, 0).word == word
+
+
+def test_a_bound_that_a_window_alone_gives_tells_nothing():
+    words, model = get_model("llama").tokenizer, made("mistral", sliding_window=16)
+    with torch.no_grad():
+        for part in model.model.layers:
+            part.self_attn.q_proj.weight.mul_(100)
+    given = given_of("attention-gain", model=model, tokenizer=words)
+    (found,) = [limits(name, given) for name in given]
+    # Far below sqrt(128) = 11.3, and what every attention in this window has.
+    assert found["prenorm_bound"] == pytest.approx(4, rel=1e-3)
+    verdict = judge_tells({"mistral": found})
+    assert (verdict.word, verdict.number) == ("fails", 1)
+    assert "n = 128, or 16 in a window of as many" in verdict.said

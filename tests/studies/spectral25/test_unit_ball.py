@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
 from layerlab.studies.engine.pictures import Curve, plane
+from layerlab.studies.engine.runner import study
 from layerlab.studies.spectral25.unit_ball import (
     axes,
     between,
@@ -21,6 +22,7 @@ from layerlab.studies.spectral25.unit_ball import (
 from layerlab.studies.support.attention_scores import check_scores
 from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.recipe import family_config
+from tests.studies.small import QUICK, made
 
 TOKENS = 20
 SQUARE = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
@@ -102,3 +104,10 @@ def test_a_plane_has_one_unit_for_both_axes():
     picture = plane("p", "P", [one], [one], x="x", y="y")
     assert picture.layout["yaxis"]["scaleanchor"] == "x"
     assert [trace["mode"] for trace in picture.data] == ["lines+markers", "markers"]
+
+
+def test_of_a_model_of_a_user_no_size_of_scores_is_explained_by_weights_that_a_norm_undoes():
+    words = get_model("llama").tokenizer
+    found = study("unit-ball", model=made("qwen3"), tokenizer=words, **QUICK, draws=4)
+    (ordered,) = [one for one in found.verdicts if "order 1" in one["claim"]]
+    assert ordered["said"].endswith("(median over passages)")
