@@ -1,11 +1,13 @@
 """docs/families.md: written from an examination of every family, and read back by the tests.
 
-`python -m tests.families.page` (part of `make docs`) examines all families and writes the page.
+`python -m tests.families.page` (part of `make docs`) examines all families and writes the page: of
+the version of transformers that constraints.txt names, or, with another one, only what differs.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,41 +17,78 @@ from tests.families.examination import TOLERANCE, examine
 from tests.families.recipe import CLASSES, MULTIMODAL, TOKENS, UNBUILT
 from tests.families.row import COLUMNS, NOTHING, YES, Row, row
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
+_ROOT = Path(__file__).resolve().parents[2]
+PAGE = _ROOT / "docs" / "families.md"
+_PINS = (_ROOT / "constraints.txt").read_text("utf-8")
+REFERENCE = re.findall("^transformers==(.*)$", _PINS, re.MULTILINE)[0]
 _COVERAGE, _REASONS, _UNBUILT = "## Coverage", "## Not applicable", "## Not built"
+_OTHER, _OTHER_REASONS = "## Another version", "## Not applicable there"
 
 
-def render(rows: Mapping[str, Row]) -> str:
-    """The whole page."""
+@dataclass(kw_only=True)
+class Page:
+    """The rows of the version that constraints.txt names, and those that differ in another one."""
+
+    rows: dict[str, Row]
+    other: str
+    differing: dict[str, Row]
+
+    def installed(self) -> dict[str, Row]:
+        """The rows that the version at hand is held to."""
+        return self.rows if transformers.__version__ == REFERENCE else self.rows | self.differing
+
+    def render(self) -> str:
+        parts = [
+            "# Families",
+            *_introduction(self.rows),
+            _COVERAGE,
+            _coverage(self.rows),
+            _REASONS,
+            _reasons(self.rows),
+            _OTHER,
+            f"transformers {self.other} brings families, or computes otherwise; all others read "
+            "there as above.",
+            _coverage(self.differing),
+            _OTHER_REASONS,
+            _reasons(self.differing),
+            _UNBUILT,
+            _table(("family", "because"), sorted(UNBUILT.items())),
+        ]
+        return "\n\n".join(parts) + "\n"
+
+
+def parse(page: str) -> Page:
+    """What a page was rendered from."""
+    return Page(
+        rows=_rows(page, _COVERAGE, _REASONS, _OTHER),
+        other=page.split(f"\n{_OTHER}\n")[1].split()[1],
+        differing=_rows(page, _OTHER, _OTHER_REASONS, _UNBUILT),
+    )
+
+
+def _rows(page: str, start: str, middle: str, end: str) -> dict[str, Row]:
+    cells = {line[0]: tuple(line) for line in _lines(page, start, middle)}
+    reasons: dict[str, set[tuple[str, str]]] = {family: set() for family in cells}
+    for what, why, families in _lines(page, middle, end):
+        for family in families.split(", "):
+            reasons[family].add((what, why))
+    return {family: Row(cells[family], frozenset(reasons[family])) for family in cells}
+
+
+def _coverage(rows: Mapping[str, Row]) -> str:
+    return _table(COLUMNS, [rows[family].cells for family in sorted(rows)])
+
+
+def _reasons(rows: Mapping[str, Row]) -> str:
     reasons: dict[tuple[str, str], list[str]] = {}
     for family in sorted(rows):
         for reason in rows[family].reasons:
             reasons.setdefault(reason, []).append(family)
     ordered = sorted(reasons.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
-    parts = [
-        "# Families",
-        *_introduction(rows),
-        _COVERAGE,
-        _table(COLUMNS, [rows[family].cells for family in sorted(rows)]),
-        _REASONS,
-        _table(
-            ("what", "because", "families"),
-            [(what, why, ", ".join(families)) for (what, why), families in ordered],
-        ),
-        _UNBUILT,
-        _table(("family", "because"), sorted(UNBUILT.items())),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def parse(page: str) -> dict[str, Row]:
-    """The rows that a page was rendered from."""
-    cells = {line[0]: tuple(line) for line in _lines(page, _COVERAGE, _REASONS)}
-    reasons: dict[str, set[tuple[str, str]]] = {family: set() for family in cells}
-    for what, why, families in _lines(page, _REASONS, _UNBUILT):
-        for family in families.split(", "):
-            reasons[family].add((what, why))
-    return {family: Row(cells[family], frozenset(reasons[family])) for family in cells}
+    return _table(
+        ("what", "because", "families"),
+        [(what, why, ", ".join(families)) for (what, why), families in ordered],
+    )
 
 
 def _introduction(rows: Mapping[str, Row]) -> list[str]:
@@ -69,7 +108,7 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
     full = sum(one.cells[7] == YES for one in rows.values())
     partial = sum(one.cells[7] == "scores only" for one in rows.values())
     return [
-        f"Which causal language models of transformers {transformers.__version__} layerlab reads. "
+        f"Which causal language models of transformers {REFERENCE} layerlab reads. "
         "This page is written by `make docs` from `tests/families`; every run of the tests examines"
         " every family again and fails where a cell differs (but for the digits of an error).",
         "\n".join(
@@ -127,12 +166,23 @@ def _lines(page: str, start: str, end: str) -> list[list[str]]:
     ]
 
 
+def _differs(one: Row, rows: Mapping[str, Row]) -> bool:
+    family = one.cells[0]
+    return family not in rows or one.masked() != rows[family].masked()
+
+
 def main() -> None:
     """Examine every family and write the page."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     rows = {family: row(examine(family)) for family in CLASSES if family not in UNBUILT}
-    PAGE.write_text(render(rows), encoding="utf-8")
+    page = parse(PAGE.read_text("utf-8"))
+    if transformers.__version__ == REFERENCE:
+        page.rows = rows
+    else:
+        page.other = transformers.__version__
+        page.differing = {name: one for name, one in rows.items() if _differs(one, page.rows)}
+    PAGE.write_text(page.render(), encoding="utf-8")
     print(f"wrote {PAGE.name}")
 
 

@@ -95,6 +95,15 @@ _HASHED = {
 }
 
 _WAVES = {"num_filters": 4}
+# Two of four layers are looped, one of each kind.
+_LOOPED = {
+    "num_hidden_layers": 4,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"],
+    "n_layers_per_attn_res_block": 1,
+    "loop_layer_index_start": 1,
+    "loop_layer_index_end": 3,
+    "loop_num_passes": 2,
+}
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": 5}},
@@ -106,13 +115,22 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     },
     "exaone4_5": {"text_config": {"model_type": "exaone4"}},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 8}},
+    "hy_v4_vl": _axes(1, 1, 0),
     "glm5_next": {"text_config": {"qk_rope_head_dim": 0}},
+    "inkling2_loop_text": _LOOPED,
+    "inkling2_loop": {"text_config": _LOOPED},
     "janus": {"vq_config": {"base_channels": 32}},
     "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
     "muse_spark": {"audio_config": {"hidden_sizes": [8, 16, 32, 64]}},
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
     "step3p7": {"text_config": {"sliding_window": 8}},
     "unlimited_ocr": {"text_config": {"num_key_value_heads": 4}},
+    "apertus1p5": {
+        "image_token_offset": 64,
+        "audio_token_offset": 128,
+        "audio_config": {"codebook_dim": 32, "codebook_size": 64, "num_filters": 4},
+        "vision_config": {"base_channels": 32, "codebook_size": 64},
+    },
     "bamba": {"attn_layer_indices": [1]},
     # Block-sparse attention replaces itself by this one where a text is short.
     "big_bird": {"attention_type": "original_full"},
@@ -175,6 +193,7 @@ IMPLEMENTATIONS = {
     # Without an image its sdpa attention sees the whole text, and its eager attention does not.
     "paligemma": ("eager",),
     "vibevoice_asr": ("eager",),  # its sounds have no other
+    "apertus1p5": ("eager",),  # its images have no other
 }
 # What no configuration alone can bring to life, and why; a test says that it is still so.
 UNBUILT = {

@@ -25,6 +25,8 @@ from layerlab.system.torch_settings import evaluation_mode
 
 # Tokens of the text whose logits are compared.
 TOKENS = 24
+# What else a configuration calls the number of tokens, besides names that begin with it.
+_COUNTS = ("decoder_vocab_size", "output_vocab_size", "unpadded_vocab_size")
 
 
 class TokenTable(NamedTuple):
@@ -51,7 +53,7 @@ def set_vocabulary(config: Any, rows: int, before: int) -> None:
     inner.vocab_size = rows
     for one in (config, inner):
         for name, value in list(vars(one).items()):
-            counts = name.startswith("vocab_size") or name == "decoder_vocab_size"
+            counts = name.startswith("vocab_size") or name in _COUNTS
             if counts and isinstance(value, int) and (one is inner or value == before):
                 setattr(one, name, rows)
 

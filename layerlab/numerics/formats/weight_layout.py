@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 _STACKS = ("Llama4TextExperts", "RecurrentGemmaRglru")  # which do not say it themselves
 # Matrices that are multiplied from the left, besides those of Conv1D.
-_RELATIVE = ("InklingRelativeLogits", "Inkling2RelativeLogits")
+_RELATIVE = (
+    "InklingRelativeLogits",
+    "Inkling2RelativeLogits",
+    "Inkling2RelativePositionBias",
+    "Inkling2LoopRelativePositionBias",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

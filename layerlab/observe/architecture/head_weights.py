@@ -277,6 +277,7 @@ BIASED = ("BloomAttention", "MptAttention", "CpmAntAttention", "DogeAttention")
 """Classes that always add ALiBi, or another bias, to the scores."""
 
 STRETCHED = "queries are stretched with their position"
+SCALED = "a scale of each channel stands between the norm on the query and the scores"
 
 
 def _uneven(attention: nn.Module, config: Any) -> str | None:
@@ -296,7 +297,7 @@ def _uneven(attention: nn.Module, config: Any) -> str | None:
     parameters = getattr(config, "rope_parameters", None) or {}
     if "llama_4_scaling_beta" in parameters:
         return STRETCHED
-    return None
+    return SCALED if hasattr(attention, "sqk") else None
 
 
 def _rotary(

@@ -144,7 +144,7 @@ def _attentions(child: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]
     found = [
         (name, inner)
         for name, inner in module.named_modules()
-        if uses_interface(inner) or _looks_like_attention(inner)
+        if (uses_interface(inner) or _looks_like_attention(inner)) and not _is_over_depth(inner)
     ]
     for name, inner in found:
         nested = any(other is not inner and _inside(name, path) for path, other in found)
@@ -154,6 +154,15 @@ def _attentions(child: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]
 
 def _inside(outer: str, path: str) -> bool:
     return path != outer and (not outer or path.startswith(outer + "."))
+
+
+def _is_over_depth(module: nn.Module) -> bool:
+    """Return whether a module attends over depth, as in Inkling 2: it projects no token.
+
+    Its query is a parameter of its own.
+    """
+    learned = next(module.parameters(recurse=False), None) is not None
+    return uses_interface(module) and learned and not any(map(has_matrix, module.children()))
 
 
 def _looks_like_attention(module: nn.Module) -> bool:

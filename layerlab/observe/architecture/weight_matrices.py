@@ -27,8 +27,11 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # The number of an expert; in other lists a number tells one matrix from the next.
 EXPERT = re.compile(r"(?:(?<=expert)|(?<=experts))\.(\d+)(?=\.|$)")
 
-# A bias of each expert is a vector of each, and the decay of a state has one for each channel.
-_VECTORS = re.compile(r"bias$|(?:^|\.)A_log$")
+# A bias of each expert is a vector of each, and the decay of a state has one for each channel. Of
+# the messages between loops (Inkling 2) each has a query; files stack them otherwise than memory.
+_VECTORS = re.compile(
+    r"bias$|(?:^|\.)(?:A_log|message_input\.query|middle_cycle_cross_pass_(?:kv_)?queries)$"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,6 +106,13 @@ def test_a_vocabulary_that_is_counted_twice_is_loaded_again(tmp_path):
     check_kept("marian", "extended", tmp_path)
 
 
+def test_new_tokens_have_logits_where_a_head_counts_its_own():
+    """Inkling 2 gives the logits of `unpadded_vocab_size` tokens."""
+    model = made("inkling2_text", unpadded_vocab_size=240)
+    resize(model, words(range(240)), words(range(240 + MORE)))
+    assert logits(model, [3, 5]).shape[-1] >= 240 + MORE
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["changed", "extended"])  # some rows go, and others come, in one
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys() - OTHER))

@@ -16,7 +16,7 @@ from tests.families.products import Summed, walked
 from tests.families.recipe import FAMILIES, TOKENS, UNBUILT, build
 
 TURNED = ("aria_text", "gpt_oss", "llama4", "llama4_text")
-OTHERS = ("dbrx", "gpt2", "inkling_text", "mixtral", "recurrent_gemma", "xlnet")
+OTHERS = ("dbrx", "gpt2", "inkling2_text", "inkling_text", "mixtral", "recurrent_gemma", "xlnet")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.inputs import passage, sequences
@@ -26,6 +27,27 @@ def test_the_interface_is_recognised_by_the_code_not_by_the_name(tiny):
     assert all(part.interface for part in modern.attentions)
     assert not any(part.interface for part in legacy.attentions)
     assert not uses_interface(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("shape", [(32,), (3, 32)])
+def test_a_query_that_is_a_parameter_attends_over_depth_not_over_tokens(tiny, shape):
+    class DepthAttention(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+            self.query = nn.Parameter(torch.zeros(shape))
+            self.norm = nn.RMSNorm(32, elementwise_affine=False)
+
+        def forward(self, states):
+            attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+            return attend(self, self.query.expand_as(states), states, states, None)[0]
+
+    model = tiny("llama")
+    found = anatomy(model)
+    for block in model.model.layers:
+        block.mlp_input = DepthAttention(model.config)
+        assert uses_interface(block.mlp_input)
+    assert anatomy(model).attentions == found.attentions
 
 
 def test_a_model_without_blocks_says_so(tiny):

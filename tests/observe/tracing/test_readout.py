@@ -170,7 +170,7 @@ def test_logits_that_are_no_numbers_the_second_time_are_refused(tiny):
 REFUSED = {
     **dict.fromkeys(("blt", "cpmant", "gemma3n_text", "prophetnet", "reformer"), "not one entry"),
     "xlnet": "not one entry per token",
-    "hrm_text": "once in a forward",
+    **dict.fromkeys(("dory", "hrm_text", "inkling2_loop_text"), "once in a forward"),
     "xlm": "are not modules of their own",
 }
 

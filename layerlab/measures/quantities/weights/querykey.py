@@ -20,7 +20,7 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
-from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
+from layerlab.observe.architecture.head_weights import SCALED, STRETCHED, HeadWeights
 from layerlab.observe.tracing.device_schedule import map_host, read_host, read_lists
 from layerlab.shapes import HeadVector, Matrix
 
@@ -274,7 +274,7 @@ def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, Tensor]:
         _note(weights, run, names, unknown)
         return {}
     reason = weights.refused.get("scores")
-    if reason == STRETCHED:
+    if reason in (STRETCHED, SCALED):
         _note(weights, run, names, reason)
         return {}
     columns = {"score_bound": score_bound(weights)}

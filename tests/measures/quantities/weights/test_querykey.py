@@ -18,7 +18,7 @@ from layerlab.measures.quantities.weights.querykey import (
     printed_bound,
     read,
 )
-from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights, project
+from layerlab.observe.architecture.head_weights import SCALED, STRETCHED, HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 from layerlab.observe.tracing import verify_weights as verification
 from layerlab.observe.tracing.trace import trace
@@ -235,11 +235,19 @@ def test_a_bias_on_the_scores_leaves_the_score_bound_only():
     assert "a bias is added" in run.notes["prenorm_bound"]
 
 
-def test_queries_that_are_stretched_with_their_position_have_no_bound():
-    weights = replace(weights_of(built("gpt2", 0)), refused={"scores": STRETCHED})
+@pytest.mark.parametrize("reason", [STRETCHED, SCALED])
+def test_queries_that_are_stretched_or_scaled_have_no_bound(reason):
+    weights = replace(weights_of(built("gpt2", 0)), refused={"scores": reason})
     rows, run = rows_of(weights)
     assert all(math.isnan(row["score_bound"]) and math.isnan(row["prenorm_bound"]) for row in rows)
-    assert STRETCHED in run.notes["score_bound"]
+    assert reason in run.notes["score_bound"]
+
+
+def test_a_scale_behind_the_norm_on_the_query_is_seen():
+    """Dory, of transformers 5.24, calls it so: its scores exceed what its norms alone bound."""
+    model = built("llama", 0)
+    model.model.layers[0].self_attn.sqk = torch.nn.Parameter(torch.ones(32))
+    assert weights_of(model).refused == {"scores": SCALED}
 
 
 def test_refused_weights_are_not_applicable_with_the_reason():
