@@ -103,17 +103,19 @@ def lock_folder(
         file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)
         _refuse_others(file, way)
-        lock = FileLock(file, timeout=wait, poll_interval=TIMEOUT / 4, mode=0o600)
+        # A lock by the mere existence of its file would outlive a killed process.
+        lock = FileLock(
+            file, timeout=wait, poll_interval=TIMEOUT / 4, mode=0o600, fallback_to_soft=False
+        )
         lock.acquire()
     except Timeout:
         raise UserError(
             f"another run is writing to {folder}; wait until it has ended, or {way}"
         ) from None
-    except (OSError, RuntimeError) as error:  # the latter of links that lead to themselves
-        number = getattr(error, "errno", None)
-        if number not in LOCKLESS:
-            reason = getattr(error, "strerror", None) or error
-            remedy = MORE_FILES if number == errno.EMFILE else f"{way}, which is writable"
+    except OSError as error:
+        if error.errno not in LOCKLESS:
+            remedy = MORE_FILES if error.errno == errno.EMFILE else f"{way}, which is writable"
+            reason = error.strerror or error
             raise UserError(f"cannot lock {folder}: {reason}; {remedy}") from error
     try:
         yield

@@ -1,8 +1,10 @@
 """A result is believed where it fits its run, and nowhere else."""
 
+import hashlib
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
+from layerlab.records import result as stored
 from layerlab.records.result import read_result
 from layerlab.training.checkpoints.result import write_result
 from tests.support.refused import refuses
@@ -118,6 +121,24 @@ def test_garbage_behind_the_journal_is_noticed_without_a_digest(tmp_path):
     refuses(r"line 7 of events\.jsonl is no event", read_result, place)
 
 
+@pytest.mark.parametrize("value", ["3", 1.1e30, -1.1e30, [1]])
+@pytest.mark.parametrize("name", ["seconds", "loss"])
+def test_what_is_no_count_in_a_journal_is_noticed_without_a_digest(name, value, tmp_path):
+    place = write(tmp_path, record(RUN, 3.5))
+    with (place / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "train", "update": 30, name: value}) + "\n")
+    refuses(rf"line 7 of events\.jsonl: {name} is ", read_result, place)
+
+
+@given(st.lists(st.sampled_from([b"a", b"\r", b"\n"])).map(b"".join))
+def test_the_hash_of_a_text_is_that_of_its_lines_whatever_their_ends(content):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "text")
+        file.write_bytes(content)
+        expected = hashlib.sha256(content.replace(b"\r\n", b"\n")).digest()
+        assert stored._hash(file) == expected
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -128,6 +149,8 @@ def test_garbage_behind_the_journal_is_noticed_without_a_digest(tmp_path):
         ({"nats": True}, "its nats is True"),
         ({"seed": -1}, "its seed is -1"),
         ({"rate": 0}, "its rate is 0"),
+        ({"rate": 1.1e30}, "its rate is 1.1e+30: Input should be less than"),
+        ({"schema": 0}, "its schema is 0"),
         ({"run": "another"}, "its run is 'another', which is not manifest.json's"),
         ({"arm": "another"}, "its arm is 'another', which is not manifest.json's"),
         ({"digest": None}, "it has no digest"),
@@ -161,8 +184,6 @@ VALUES = st.recursive(
 @given(st.data())
 def test_no_value_of_any_field_is_a_traceback(data):
     """And none that changes what a verdict stands on is believed."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as place:
         one = record(RUN, 3.5, schema=2, blocks=BLOCKS)
         folder = write(Path(place), one)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,20 @@ def test_scores_come_back_as_they_were_and_lie_side_by_side(tmp_path):
     assert found == {"suite:own": scored(1.0, 1.0, 0.0), "command:own": scored(3.5)}
     assert [one.name for one in tmp_path.iterdir()] == [SCORES], "nothing half-written is left"
     assert read_scores(tmp_path, None) == {}, "a run without a result has no finished model"
+
+
+@pytest.mark.parametrize("worth", [(0.1, 0.2, -0.3), (1e9, 1e9 / 3, 0.1)])
+def test_rounding_of_a_mean_is_no_other_score(worth, tmp_path):
+    """A mean of 0 has no relative error, and that of large scores no absolute one."""
+    for score in (math.fsum(worth) / 3, sum(worth) / 3):
+        for error in (1e-12, -1e-12):
+            own = score * (1 + error) + error
+            part = TaskPart(
+                task="own", weight=1.0, score=own, questions=dict(zip("abc", worth, strict=True))
+            )
+            kept = ModelScore(score=own, asked="x", seconds=1.0, parts=[part])
+            write_score(tmp_path, RESULT, "suite:own", kept)
+            assert read_scores(tmp_path, RESULT)["suite:own"] == kept
 
 
 def test_scores_of_other_weights_or_another_run_are_refused(tmp_path):

@@ -16,6 +16,19 @@ def test_a_healthy_model_is_told_what_came_nearest():
     assert finding.wanted == ("attention", "healthy", 1, 3, 2)
 
 
+@pytest.mark.parametrize(("ratio", "measure"), [(2.6, "attention"), (2.8, "spectrum")])
+def test_nearest_is_what_has_the_most_of_its_own_threshold(ratio, measure):
+    """90 of 100 is less than 2.8 of 3, and more than 2.6 of 3."""
+    tables = change(frames(), "attention", SPOT, logit_max=90.0)
+    tables = change(tables, "spectrum", SPOT, uniform_ratio=ratio)
+    (finding,) = find(content(), tables)
+    assert finding.measure == measure
+    assert (finding.value, finding.threshold) == {
+        "attention": (90.0, 100.0),
+        "spectrum": (2.8, 3.0),
+    }[measure]
+
+
 @pytest.mark.full
 def test_what_came_nearest_is_not_said_where_a_threshold_is_crossed():
     tables = change(frames("a", "b"), "attention", {"model": "a", "layer": 1}, logit_max=500.0)

@@ -13,7 +13,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.studies.engine.runner import study
-from layerlab.system.locks import is_locked, lock_folder
+from layerlab.system.locks import LOCKLESS, is_locked, lock_folder
 
 # Another process that holds the lock until it is told to stop.
 HOLD = """
@@ -77,8 +77,9 @@ def test_a_lock_whose_file_is_gone_is_not_taken_for_one(tmp_path, monkeypatch):
         assert len(calls) > 1 and (tmp_path / ".out.lock").exists()
 
 
+@pytest.mark.parametrize("number", sorted(LOCKLESS))
 def test_a_disk_without_locks_is_used_and_one_that_cannot_be_written_is_named(
-    tmp_path, monkeypatch
+    number, tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="type another --out, which is writable"):
@@ -86,11 +87,16 @@ def test_a_disk_without_locks_is_used_and_one_that_cannot_be_written_is_named(
             pass
 
     def refused(held, how):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refused)
     with lock_folder(tmp_path / "out"), lock_folder(tmp_path / "out"):
         pass
+    assert not (tmp_path / ".out.lock").exists()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for inside in ("loop", "loop/out"):
+        with pytest.raises(UserError, match="loop is a link to"), lock_folder(tmp_path / inside):
+            pass
 
 
 def test_too_many_open_files_are_no_fault_of_the_folder(tmp_path):

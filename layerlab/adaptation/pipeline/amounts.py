@@ -179,7 +179,8 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
     share = min(1.0, PACKED / sum(counts))
     lengths = list[int]()
     for count, one in zip(counts, every, strict=True):
-        lengths += islice(cycle(one.lengths), ceil(share * count))
+        mixed = Random(0).sample(one.lengths, len(one.lengths))
+        lengths += islice(cycle(mixed), ceil(share * count))
     Random(0).shuffle(lengths)
     packed = best_fit(lengths, block) if section.packing else [[row] for row in range(len(lengths))]
     rows = [sum(lengths[one] for one in row) for row in packed]
@@ -204,7 +205,7 @@ def _sample_rows(section: RowsSection, encoder: Encoder, block: int) -> _Rows:
     size = _count_bytes(section) or 0
     if size <= WHOLE:
         rows = rows_of(section)
-        some = rows[:: max(1, len(rows) // ROWS)][:ROWS]
+        some = rows[:: max(1, ceil(len(rows) / ROWS))]
     else:
         given = conversations(str(find_text(section.path)), ignore=section.ignore)
         rows = some = list(islice(given, min(ROWS, section.limit or ROWS)))

@@ -39,7 +39,7 @@ def _score(readings: RuleData) -> Iterator[RuleHit]:
 
 def _spread(top: Peak) -> str:
     spread = top.row.get("logit_range")
-    return "" if spread is None or pd.isna(spread) else f" (range of a row {figure(spread)})"
+    return "" if pd.isna(spread) else f" (range of a row {figure(spread)})"
 
 
 def _cap(softcap: float) -> str:
@@ -151,7 +151,7 @@ def _ratio(readings: RuleData) -> Iterator[RuleHit]:
 
 def _column(top: Peak) -> str:
     column = top.row.get("column_bound")
-    if column is None or pd.isna(column):
+    if pd.isna(column):
         return "A large norm means that many tokens attend to the same few."
     if top.row["norm"] < COLUMN_SHARE * column:
         return (

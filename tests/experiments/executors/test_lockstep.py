@@ -1,5 +1,7 @@
 """All arms of a seed in one process: each learns what it learns alone."""
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from layerlab.recipes.checks import check_lockstep
 from layerlab.recipes.training import make_recipe
 from layerlab.records.result import read_result
 from layerlab.system.hardware import with_threads
+from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.trainer import Trainer, train_run
 
@@ -62,6 +65,46 @@ def test_each_arm_has_the_threads_that_it_asks_for(tmp_path, monkeypatch):
         run_in_lockstep(planned(seeds=[1], arms=["llama", more]), tmp_path, NullProgress())
         assert torch.get_num_threads() == 2
     assert set(seen) == {("llama", 1), ("more", 3)} and torch.get_num_threads() == before
+
+
+@pytest.mark.full
+def test_an_arm_that_diverges_drops_out_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    wild = {"name": "wild", "variant": "llama", "set": {"train.learning_rate": 1e30}}
+    runs = planned(seeds=[1], arms=[wild, "llama"])
+    run_in_lockstep(runs, tmp_path / "together", NullProgress())
+    lost, other = (read_result(tmp_path / "together" / run.name) for run in runs)
+    assert lost is not None and lost["diverged"] and lost["updates"] < 4
+    alone = train_run(runs[1], tmp_path / "alone" / runs[1].name)
+    assert other is not None and other["weights"] == alone["weights"]
+
+
+@pytest.mark.full
+def test_a_signal_leaves_a_checkpoint_of_every_arm_to_go_on_from(tmp_path, monkeypatch):
+    def stopped(self: Trainer) -> None:
+        own(self)
+        if self.run.arm == "history-3" and self.update == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    # None of them would leave one by itself before its end.
+    arms = [
+        {"name": arm, "variant": arm, "set": {"run.save_steps": 4}}
+        for arm in ("llama", "history-3")
+    ]
+    runs, out = planned(seeds=[1], arms=arms), tmp_path / "together"
+    own = Trainer.advance
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "advance", stopped)
+        with pytest.raises(Stopped):
+            run_in_lockstep(runs, out, NullProgress())
+    kept = [{one.name for one in (out / run.name / "checkpoints").iterdir()} for run in runs]
+    assert kept == [{"step-00000002"}] * 2
+    run_in_lockstep(runs, out, NullProgress())
+    for run in runs:
+        found = read_result(out / run.name)
+        assert found is not None
+        assert found["weights"] == train_run(run, tmp_path / "alone" / run.name)["weights"]
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ def test_a_run_asks_for_its_cores_and_for_whole_gpus(monkeypatch):
     assert asked(num_processes=8) == [{"cpu": 2}]
     assert asked(device="cuda:1", max_parallel=2) == [{"cuda:1": 1}] * 2
     assert asked(executor="slurm", slurm={"parallel": 2}) == [{}] * 2
+    monkeypatch.setattr(module, "gpus", list)
+    assert asked(device="cuda", max_parallel=2) == [{"cuda": 1}] * 2
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3"])
     assert asked(device="cuda", max_parallel=3) == [{"0": 1}, {"3": 1}, {"0": 1}]
     assert asked(device="cuda", num_processes=2) == [{"0": 1, "3": 1}]

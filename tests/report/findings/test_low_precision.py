@@ -14,7 +14,10 @@ from tests.report.support.reading import frames as healthy
 COLUMNS = ("by", "part", "kl", "share", "saved", "flips", "change", "weights")
 
 
-@pytest.mark.parametrize(("saved", "told"), [(0.25, "saves 25 %"), (-0.1, "saves nothing alone")])
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [(0.25, "saves 25 %"), (-0.1, "saves nothing alone"), (0.0, "saves nothing alone")],
+)
 def test_a_part_that_saves_nothing_alone_is_told_so(saved, told):
     rows = [
         ("all", "all weights", 0.1, 1.0, 1.0, 0.0, 0.1, 100),
@@ -50,6 +53,13 @@ def test_an_activation_beside_a_median_of_0_is_no_multiple_of_it():
     tables = change(healthy(), "stream", {"layer": 3}, massive=1, largest=900.0, median=3.0)
     (found,) = [one for one in find(content(), tables) if one.id.startswith("massive")]
     assert "300 times the median 3" in found.sentence and "(token " in found.sentence
+
+
+@pytest.mark.parametrize(("largest", "severity"), [(5e4, "warning"), (math.inf, "error")])
+def test_a_stream_that_is_infinite_is_an_error_in_any_format(largest, severity):
+    tables = change(healthy(), "stream", {"layer": 3}, largest=largest)
+    (found,) = find(content(card(dtype="bfloat16")), tables)
+    assert (found.severity, found.value) == (severity, largest)
 
 
 @pytest.mark.parametrize("place", ["largest_token", "largest_channel"])

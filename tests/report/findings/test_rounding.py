@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from tests.report.findings.test_find import change, find, names
 from tests.report.support.reading import card, content, frames
@@ -43,3 +44,15 @@ def test_an_error_or_a_prediction_of_0_is_no_multiple():
     for column in ("mean", "predicted"):
         tables = change(frames(), "rounding", {"layer": 3, "format": "bf16"}, **{column: 0.0})
         assert "predictor" not in names(find(content(), tables))
+
+
+def test_the_first_layer_that_overflows_is_named_and_what_share_of_the_readings_does():
+    tables = frames()
+    for layer, name in ((4, "bf16"), (3, "fp16"), (5, "fp16")):
+        tables = change(
+            tables, "rounding", {"layer": layer, "format": name, "sequence": 1}, mean=np.inf
+        )
+    (found,) = [one for one in find(content(), tables) if one.id.startswith("unfinite")]
+    assert (found.layer, found.kind) == (3, "fp16")
+    rows = tables["rounding"]["mean"]
+    assert found.value == pytest.approx(float(np.isinf(rows).mean())) and found.threshold == 0

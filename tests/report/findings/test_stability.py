@@ -1,4 +1,4 @@
-"""What is said of gradients that are not finite."""
+"""What is said of gradients and of the stream beside their thresholds."""
 
 import numpy as np
 import pytest
@@ -24,3 +24,20 @@ def test_a_longer_text_counts_for_more_as_it_does_in_the_curve():
         tables = change(tables, "stream", last | {"sequence": 1}, norm=float(short))
         found = [one.value for one in find(whole, tables)]
         assert found == ([] if growth is None else [pytest.approx(growth)])
+
+
+@pytest.mark.parametrize(
+    ("first", "word", "told", "threshold"),
+    [
+        (1e4, "explodes", "expect the first layers to react too strongly", 1e3),
+        (1e-4, "vanishes", "The first layers hardly learn", 1e-3),
+    ],
+)
+def test_a_gradient_that_explodes_is_held_and_advised_otherwise_than_one_that_vanishes(
+    first, word, told, threshold
+):
+    tables = change(frames(), "lipschitz", {}, gradient=1.0)
+    tables = change(tables, "lipschitz", {"layer": 0}, gradient=first)
+    (found,) = find(content(), tables)
+    assert (found.value, found.threshold) == pytest.approx((first, threshold))
+    assert word in found.sentence and told in found.advice
