@@ -116,7 +116,7 @@ def read_backend(engine: Tokenizer) -> BpeFile:
     """
     content = json.loads(engine.to_str())
     model = content["model"]
-    bytewise = _has_bytes(content)
+    bytewise = writes_bytes(engine)
     _refuse(model, bytewise)
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     return BpeFile(
@@ -146,6 +146,12 @@ def rebuild(tokenizer: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrained
     )
 
 
+def writes_bytes(engine: Tokenizer) -> bool:
+    """Return whether a step before or after the model turns bytes into characters and back."""
+    steps = filter(None, (engine.normalizer, engine.pre_tokenizer, engine.decoder))
+    return any(b'"type":"ByteLevel"' in step.__getstate__() for step in steps)
+
+
 def is_byte(token: str) -> bool:
     """Return whether a token stands for a byte to fall back on, as <0x41> does."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
@@ -157,10 +163,6 @@ def _pair(merge: str | list[str]) -> Merge:
     return left, right
 
 
-def _has_bytes(content: Mapping[str, Any]) -> bool:
-    """Return whether a step before or after the BPE turns bytes into characters and back."""
-    steps = [content.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
-    return any('"type": "ByteLevel"' in json.dumps(step) for step in steps)
 
 
 def _refuse(model: Mapping[str, Any], bytewise: bool) -> None:
