@@ -283,4 +283,6 @@ def test_texts_and_sizes_that_give_nothing_are_named():
     refuses("cannot add 0 entries to a vocabulary; expected 1 or more", extend, bytewise(), LAW, 0)
     for empty in ([], ["", ""], [MARK]):
         refuses("no text to learn a vocabulary from; give one", extend, bytewise(), empty, 4)
-    refuses(r"gives \d+ of 9,999 new entries.*or ask for \+\d+$", extend, bytewise(), LAW, 9999)
+    for size in (9999, 999_999_999):
+        said = rf"gives \d+ of {size:,} new entries.*or ask for \+\d+$"
+        refuses(said, extend, bytewise(), LAW, size)
