@@ -6,7 +6,7 @@ anew from the end of the vocabulary when it reads the file.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,8 @@ _REASONS = {
     "WordPiece": "it takes the longest piece that fits, and has no merges to go on from",
     "WordLevel": "its entries are whole words, and it has no merges to go on from",
 }
+# Tokens for bytes that no other token stands for.
+BYTES = tuple(f"<0x{number:02X}>" for number in range(256))
 _WANTED = "give a BPE over bytes, or one that falls back to bytes"
 # Of a tokenizer's settings, those that its own class has and the plain one has not.
 _OWN = {
@@ -40,6 +42,9 @@ _OWN = {
     "vocab",
     "vocab_file",
 }
+
+# Those that may be set after it was made.
+_LIMITS = ("model_max_length", "padding_side", "truncation_side")
 
 Merge = tuple[str, str]
 
@@ -70,12 +75,18 @@ class BpeFile:
         spare = set() if self.bytewise else {token for token in self.vocab if is_byte(token)}
         return frozenset(self.added | spare | ({unknown} if unknown else set()))
 
+    @cached_property
+    def around(self) -> frozenset[str]:
+        """Return the tokens that are put around a text."""
+        ids = {holder[place] for holder, place in _find_ids(self.content)}
+        return frozenset(token for token, number in self.vocab.items() if number in ids)
+
     def engine(self, vocab: Mapping[str, int], merges: Iterable[Merge]) -> Tokenizer:
         """Return the same tokenizer with another vocabulary and other merges.
 
         Ids follow the vocabulary.
 
-        Tokens that the vocabulary lacks are also left out of what is added and put around a text.
+        Its tokens that are added or stand around a text have to be in the vocabulary.
         """
         content = json.loads(json.dumps(self.content))
         content["model"]["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
@@ -83,7 +94,11 @@ class BpeFile:
         for token in content["added_tokens"]:
             token["id"] = vocab[token["content"]]
         content["added_tokens"].sort(key=lambda token: token["id"])
-        _renumber(content.get("post_processor"), vocab)
+        numbers = {
+            self.vocab[token]: number for token, number in vocab.items() if token in self.vocab
+        }
+        for holder, place in _find_ids(content):
+            holder[place] = numbers.get(holder[place], holder[place])
         return Tokenizer.from_str(json.dumps(content))
 
     def bare(self, *, lookup: bool = True) -> Tokenizer:
@@ -116,7 +131,7 @@ def read_backend(engine: Tokenizer) -> BpeFile:
     """
     content = json.loads(engine.to_str())
     model = content["model"]
-    bytewise = _has_bytes(content)
+    bytewise = writes_bytes(engine)
     _refuse(model, bytewise)
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     return BpeFile(
@@ -135,6 +150,7 @@ def rebuild(tokenizer: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrained
     pre-tokenizer and the like anew.
     """
     kept = {name: value for name, value in tokenizer.init_kwargs.items() if name not in _OWN}
+    kept |= {name: getattr(tokenizer, name) for name in _LIMITS}
     vocab = engine.get_vocab()
     for name, value in tokenizer.special_tokens_map.items():
         if isinstance(value, str) and value in vocab:
@@ -146,6 +162,12 @@ def rebuild(tokenizer: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrained
     )
 
 
+def writes_bytes(engine: Tokenizer) -> bool:
+    """Return whether a step before or after the model turns bytes into characters and back."""
+    steps = filter(None, (engine.normalizer, engine.pre_tokenizer, engine.decoder))
+    return any(b'"type":"ByteLevel"' in step.__getstate__() for step in steps)
+
+
 def is_byte(token: str) -> bool:
     """Return whether a token stands for a byte to fall back on, as <0x41> does."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
@@ -155,12 +177,6 @@ def _pair(merge: str | list[str]) -> Merge:
     """Return the two parts of a merge, which older files hold as one string."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left, right
-
-
-def _has_bytes(content: Mapping[str, Any]) -> bool:
-    """Return whether a step before or after the BPE turns bytes into characters and back."""
-    steps = [content.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
-    return any('"type": "ByteLevel"' in json.dumps(step) for step in steps)
 
 
 def _refuse(model: Mapping[str, Any], bytewise: bool) -> None:
@@ -175,7 +191,7 @@ def _refuse(model: Mapping[str, Any], bytewise: bool) -> None:
             "cannot change the vocabulary of a BPE that marks parts of words with "
             f"{short_repr(mark)}: its text does not come back as it was; {_WANTED}"
         )
-    if not bytewise and not model.get("byte_fallback"):
+    if not bytewise and not (model.get("byte_fallback") and model["vocab"].keys() >= set(BYTES)):
         raise UserError(
             "cannot change the vocabulary of a BPE without bytes: a character that it does not "
             f"know is lost; {_WANTED}"
@@ -187,16 +203,19 @@ def _refuse(model: Mapping[str, Any], bytewise: bool) -> None:
         )
 
 
-def _renumber(step: Any, vocab: Mapping[str, int]) -> None:
-    """Write the ids of a vocabulary into a post-processor."""
+def _find_ids(step: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each id that a post-processor or padding names: what holds it, and where."""
     if isinstance(step, list):
         for one in step:
-            _renumber(one, vocab)
+            yield from _find_ids(one)
     elif isinstance(step, dict):
         for name in ("sep", "cls"):
             if isinstance(step.get(name), list):
-                step[name][1] = vocab[step[name][0]]
+                yield step[name], 1
+        if "pad_id" in step:
+            yield step, "pad_id"
         named = step.get("special_tokens")
         for one in named.values() if isinstance(named, dict) else ():
-            one["ids"] = [vocab[token] for token in one["tokens"]]
-        _renumber(step.get("processors"), vocab)
+            yield from ((one["ids"], place) for place in range(len(one["ids"])))
+        for name in ("padding", "post_processor", "processors"):
+            yield from _find_ids(step.get(name))

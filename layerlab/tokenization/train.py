@@ -13,10 +13,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
+from layerlab.tokenization.bpe_file import BYTES
 from layerlab.tokenization.word_counts import cut_long_words
 
 END = "<|endoftext|>"
-BYTES = tuple(f"<0x{number:02X}>" for number in range(256))
 # Of the characters of a text, as many get a token of their own; SentencePiece's default.
 COVERAGE = 0.9995
 # Characters of a token at most, SentencePiece's default too.

@@ -10,8 +10,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.recipes.training_sections import TrainedTokenizer
+from layerlab.tokenization.bpe_file import BYTES
 from layerlab.tokenization.load import separator, train_tokenizer
-from layerlab.tokenization.train import BYTES, END, train_bpe, train_fallback_bpe
+from layerlab.tokenization.train import END, train_bpe, train_fallback_bpe
 from layerlab.tokenization.vocabulary.extend import extend
 from layerlab.tokenization.vocabulary.verify import verify
 

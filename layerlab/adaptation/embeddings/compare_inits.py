@@ -76,7 +76,7 @@ def embed(
     """Give a model another tokenizer, and compare initialisations before any training.
 
     Each start of the embedding is tried beside the chosen one of the head, and the other way round.
-    A tokenizer that holds only some of the base's tokens is taken as pruned.
+    Tokens that both tokenizers have keep their rows, wherever they stand now.
 
     Args:
         texts: what is read, by name.

@@ -26,6 +26,7 @@ from layerlab.adaptation.embeddings.vocabulary_tables import (
 )
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import EmbeddingSection
+from layerlab.tokenization.bpe_file import writes_bytes
 from layerlab.tokenization.load import entries
 from layerlab.validation import short_repr
 
@@ -105,9 +106,9 @@ def resize(
 
     Args:
         base: the tokenizer that the model has now.
-        new: the one that it gets: the base's tokens, and more behind them; or with `kept` some.
+        new: the one that it gets: the base's tokens, and more behind them; or any with `kept`.
         beginning: of new rows.
-        kept: ids of the base in the order in which the new tokenizer begins with them.
+        kept: for each token of the new tokenizer, in order, its id in the base; -1 for a new one.
 
     Raises:
         UserError: the tokenizers do not belong together or to the model, or it is of a kind that
@@ -261,7 +262,7 @@ class Resizing:
         """Return the new id of every old token that is left."""
         if self.kept is None:
             return {number: number for number in range(self.rows_before)}
-        return {old: number for number, old in enumerate(self.kept)}
+        return {old: number for number, old in enumerate(self.kept) if old >= 0}
 
     def _size(self) -> int:
         """Return the number of rows.
@@ -275,7 +276,7 @@ class Resizing:
         return max(rounded, self.rows_before) if self.kept is None else rounded
 
     def _result(self, input: str, head: str, moved: tuple[str, ...]) -> ResizeResult:
-        kept = self.tokens_before if self.kept is None else len(self.kept)
+        kept = self.tokens_before if self.kept is None else len(self._numbers())
         return ResizeResult(
             rows_before=self.rows_before,
             rows=len(self.origin),
@@ -296,19 +297,11 @@ class Resizing:
 def find_kept_rows(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
 ) -> tuple[int, ...] | None:
-    """Return the old rows that a pruned tokenizer keeps; None where it only adds.
-
-    The old ids of the new tokenizer's first tokens, as far as the base has them.
-    """
+    """Return the old row of each new token, -1 where it has none; None where all ids stay."""
     old, now = base.get_vocab(), token_strings(new)
     if all(now.get(number) == token for token, number in old.items()):
         return None
-    found = []
-    for number in range(entries(new)):
-        if now.get(number) not in old:
-            break
-        found.append(old[now[number]])
-    return tuple(found)
+    return tuple(old[now[one]] if now.get(one) in old else -1 for one in range(entries(new)))
 
 
 def _matrices(model: Any) -> tuple[nn.Embedding, nn.Linear]:
@@ -337,6 +330,15 @@ def _check(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, kept: Sequence[int] | None
 ) -> tuple[int, ...] | None:
     old, now = base.get_vocab(), token_strings(new)
+    kinds = [
+        "bytes" if writes_bytes(one.backend_tokenizer) else "characters" for one in (new, base)
+    ]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"the new tokenizer writes {kinds[0]}, and the base {kinds[1]}, so that the same "
+            "string is not the same text in both; expected one that layerlab adapt vocabulary "
+            "makes of the base"
+        )
     if kept is None:
         moved = [token for token, number in old.items() if now.get(number) != token]
         if moved:
@@ -349,6 +351,8 @@ def _check(
         return None
     strings = token_strings(base)
     for index, number in enumerate(kept):
+        if number == -1:
+            continue
         if number not in strings or now.get(index) != strings[number]:
             raise UserError(
                 f"kept[{index}] is {short_repr(number)}, which the base calls "
@@ -356,7 +360,7 @@ def _check(
                 f"{short_repr(now.get(index))}; expected the old ids in the order of the new "
                 "tokenizer"
             )
-    if not kept:
+    if not any(number >= 0 for number in kept):
         raise UserError(
             "kept is empty: no token of the base is left; expected at least one of its ids"
         )

@@ -105,20 +105,22 @@ class KeptLogits:
         """Read a few of the tokens.
 
         Args:
-            kept: the old id of each of the new tokenizer's first tokens.
+            kept: the old id of each token of the new tokenizer; -1 where it has none.
             tables: that will be moved.
 
         Raises:
             UserError: the model cannot read them.
         """
-        self.model, self.kept = model, torch.tensor(kept, dtype=torch.long)
+        known = torch.tensor([(new, old) for new, old in enumerate(kept) if old >= 0])
+        self.model, (self.now, self.kept) = model, known.T
         self.moved = {table.path for table in tables}
         special = list_ids(model)
-        plain = [new for new, old in enumerate(kept) if old not in special]
-        plain = plain or [*range(len(kept))]
+        plain = [place for place, old in enumerate(self.kept.tolist()) if old not in special]
+        plain = plain or [*range(len(self.kept))]
         most = min(TOKENS, context_length(model) or TOKENS)
-        self.tokens = torch.tensor(plain[:: -(-len(plain) // most)])
-        self.before, self.looked_up = self._read(model, self.kept[self.tokens])
+        read = plain[:: -(-len(plain) // most)]
+        self.tokens = self.now[read]
+        self.before, self.looked_up = self._read(model, self.kept[read])
 
     def check(self) -> None:
         """Check that logits are what they were, also in the model as it would be saved.
@@ -152,7 +154,7 @@ class KeptLogits:
         before, now = (
             torch.where(one.isfinite(), one, 0).double().cpu() for one in (self.before, logits)
         )
-        apart = (now[:, : len(self.kept)] - before[:, self.kept]).square().mean().sqrt()
+        apart = (now[:, self.now] - before[:, self.kept]).square().mean().sqrt()
         spread = (before - before.mean(-1, keepdim=True)).square().mean().sqrt()
         return float(apart / spread) if spread else float(apart > 0)
 

@@ -84,11 +84,12 @@ def _with_spaces(engine: Tokenizer, proto: Any) -> None:
     """Treat spaces as the model does before it cuts, and turn them back."""
     spec = proto.normalizer_spec
     steps: list[Any] = [normalizers.Replace(" ", SPACE)]
+    if spec.remove_extra_whitespaces:
+        # What a text itself writes as a space stays, but at the end.
+        steps.insert(0, normalizers.Replace(Regex(r"\A +| (?= )"), ""))
+        steps.append(normalizers.Replace(Regex(rf"{SPACE}+\z"), ""))
     if spec.precompiled_charsmap:
         steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
-    if spec.remove_extra_whitespaces:
-        around, several = Regex(rf"\A{SPACE}+|{SPACE}+\z"), Regex(f"{SPACE}{{2,}}")
-        steps += [normalizers.Replace(around, ""), normalizers.Replace(several, SPACE)]
     back: list[Any] = [decoders.Replace(SPACE, " ")]
     if proto.trainer_spec.byte_fallback:
         back += [decoders.ByteFallback(), decoders.Fuse()]

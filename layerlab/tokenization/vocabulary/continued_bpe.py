@@ -33,8 +33,12 @@ class Continuation:
         """Return the best merges in their order, as tokens; fewer where the words have no more."""
         if len(self.learned) < number:
             letters = len(set().union(*self.words))
+            # Each merge joins two letters of a word at least; the trainer reserves memory for all.
+            most = sum(len(word) - 1 for word in self.words)
             trainer = trainers.BpeTrainer(
-                vocab_size=letters + number, min_frequency=self.least, show_progress=False
+                vocab_size=letters + min(number, most),
+                min_frequency=self.least,
+                show_progress=False,
             )
             engine = Tokenizer(models.BPE())
             engine.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(GAP)

@@ -90,7 +90,7 @@ def _fix(found: BpeFile) -> set[str]:
         spare = {token for token in found.vocab if is_byte(token) or token == SPACE}
     merged = {"".join(pair) for pair in found.merges}
     marks = (token for token in found.vocab if _is_mark(token) and token not in merged)
-    return {*found.fixed, *spare, *marks}
+    return {*found.fixed, *found.around, *spare, *marks}
 
 
 def _is_mark(token: str) -> bool:

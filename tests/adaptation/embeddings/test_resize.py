@@ -257,9 +257,14 @@ def test_pruning_slices_rows_and_moves_special_ids(made, tmp_path):
 
 def chosen(kept: list[int]) -> PreTrainedTokenizerFast:
     """Some tokens of the base in another order, without merges."""
-    strings = {number: token for token, number in BASE.get_vocab().items()}
-    vocab = {strings[number]: place for place, number in enumerate(kept)}
-    made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    strings = token_strings(BASE)
+    return bare([strings[number] for number in kept])
+
+
+def bare(tokens: list[str]) -> PreTrainedTokenizerFast:
+    """Byte symbols without merges."""
+    made = Tokenizer(models.BPE(vocab={one: place for place, one in enumerate(tokens)}, merges=[]))
+    made.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
@@ -282,9 +287,36 @@ def test_what_is_kept_is_found_from_the_strings():
     assert find_kept_rows(BASE, NEW) is None
     assert find_kept_rows(BASE, chosen([5, 9, 2])) == (5, 9, 2)
     strings = token_strings(BASE)
-    vocab = {strings[5]: 0, "not there": 1, strings[9]: 2}
-    more = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab=vocab, merges=[])))
-    assert find_kept_rows(BASE, more) == (5,)
+    assert find_kept_rows(BASE, bare([strings[5], "new", strings[9]])) == (5, -1, 9)
+
+
+@pytest.mark.parametrize("rows", [OLD, 320])
+def test_tokens_of_the_base_keep_rows_and_part_behind_new_ones(rows, tiny):
+    """As where special tokens stand last in both: new tokens come before them."""
+    strings = token_strings(BASE)
+    old = [*range(1, 240), -1, 250, -1, -1, 0]
+    new = bare([strings.get(one, f"Ġ{place}") for place, one in enumerate(old)])
+    model = tiny("llama", vocab_size=rows)
+    model.config.eos_token_id = 0
+    matrices = [model.get_input_embeddings().weight, model.lm_head.weight]
+    before = [one.detach().clone() for one in matrices]
+    assert find_kept_rows(BASE, new) == tuple(old)
+    found = resize(model, BASE, new, kept=old)
+    assert (found.added, found.dropped, found.tokens) == (3, OLD - 241, 244)
+    assert model.config.eos_token_id == 243
+    places = [place for place, one in enumerate(old) if one >= 0]
+    for one, now in zip(before, (model.get_input_embeddings(), model.lm_head), strict=True):
+        assert torch.equal(now.weight[places], one[[old[place] for place in places]])
+
+
+@pytest.mark.parametrize("kept", [None, [1]])
+def test_a_tokenizer_of_another_kind_is_refused(kept, tiny):
+    letters = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, [])))
+    model = tiny("llama", vocab_size=OLD)
+    said = "the new tokenizer writes {}, and the base {}, so that the same string is not"
+    refuses(said.format("characters", "bytes"), resize, model, BASE, letters, kept=kept)
+    refuses(said.format("bytes", "characters"), resize, model, letters, BASE, kept=kept)
+    assert model.config.vocab_size == OLD
 
 
 def test_the_result_is_told_and_written(tiny):

@@ -44,6 +44,17 @@ def test_symbols_are_found_as_sentencepiece_finds_them(kind, spaces, tmp_path):
             assert ids == reader.encode(text), text
 
 
+@pytest.mark.parametrize("spaces", SPACES)
+def test_a_space_as_it_is_written_is_no_space_that_is_left_out(spaces, tmp_path):
+    path = tmp_path / "own.model"
+    reader = train(path, "bpe", **{**spaces, "normalization_rule_name": "identity"})
+    words, lots = convert_sentencepiece(path), random.Random(5)
+    for _ in range(300):
+        text = "".join(lots.choices(["▁", " ", "  ", "the", "a", "\n"], k=lots.randrange(7)))
+        ids = words.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        assert ids == reader.encode(text), text
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_the_name_of_a_byte_is_a_text_like_any_other(kind, tmp_path):
     path = tmp_path / "own.model"

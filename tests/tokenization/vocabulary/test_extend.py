@@ -116,14 +116,12 @@ def test_what_is_around_a_text_and_how_it_is_told_stays():
         model_max_length=77,
     )
     framed.pad_token = "</s>"
+    framed.truncation_side = "left"
     new = extend(framed, LAW, 5)
     assert new.special_tokens_map == framed.special_tokens_map and new.pad_token == "</s>"
     assert new("the cat")["input_ids"][0] == 1 and new("the cat") == framed("the cat")
-    assert (new.chat_template, new.padding_side, new.model_max_length) == (
-        "{{ messages }}",
-        "left",
-        77,
-    )
+    assert (new.chat_template, new.padding_side) == ("{{ messages }}", "left")
+    assert (new.truncation_side, new.model_max_length) == ("left", 77)
 
 
 def slow(words: PreTrainedTokenizerFast, texts: list[str], number: int) -> list[str]:
@@ -272,6 +270,10 @@ def test_what_cannot_be_extended_is_named():
         Tokenizer(models.BPE(one, [], end_of_word_suffix="</w>"))
     )
     assert "a BPE without bytes: a character" in refused(Tokenizer(models.BPE(one, [])))
+    content = json.loads(fallback().backend_tokenizer.to_str())
+    lost = content["model"]["vocab"].pop("<0xFF>")
+    content["model"]["vocab"]["spare"] = lost
+    assert "a BPE without bytes: a character" in refused(Tokenizer.from_str(json.dumps(content)))
     drawn = Tokenizer.from_str(bytewise().backend_tokenizer.to_str())
     drawn.model.dropout = 0.5
     assert "leaves out merges at random (dropout 0.5)" in refused(drawn)
@@ -281,4 +283,6 @@ def test_texts_and_sizes_that_give_nothing_are_named():
     refuses("cannot add 0 entries to a vocabulary; expected 1 or more", extend, bytewise(), LAW, 0)
     for empty in ([], ["", ""], [MARK]):
         refuses("no text to learn a vocabulary from; give one", extend, bytewise(), empty, 4)
-    refuses(r"gives \d+ of 9,999 new entries.*or ask for \+\d+$", extend, bytewise(), LAW, 9999)
+    for size in (9999, 999_999_999):
+        said = rf"gives \d+ of {size:,} new entries.*or ask for \+\d+$"
+        refuses(said, extend, bytewise(), LAW, size)

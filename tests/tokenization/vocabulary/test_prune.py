@@ -106,9 +106,30 @@ def test_ids_around_a_text_follow():
         tokenizer_object=Tokenizer.from_str(json.dumps(content)), eos_token=MARK
     )
     assert base("the cat")["input_ids"][-1] == number
+    base.backend_tokenizer.enable_padding(pad_id=number, pad_token=MARK)
     small = prune(base, TEXTS, 300).tokenizer
+    assert small.backend_tokenizer.padding["pad_id"] == 299
     assert small("the cat")["input_ids"][-1] == small.eos_token_id == 299
     assert small.convert_ids_to_tokens(299) == MARK
+
+
+@pytest.mark.parametrize("kind", ["TemplateProcessing", "BertProcessing"])
+def test_a_plain_token_that_is_put_around_a_text_stays(kind):
+    content = json.loads(bytewise().backend_tokenizer.to_str())
+    rare = max(content["model"]["vocab"].items(), key=lambda item: item[1])
+    part = {"Sequence": {"id": "A", "type_id": 0}}
+    content["post_processor"] = {
+        "type": kind,
+        "single": [part, {"SpecialToken": {"id": "end", "type_id": 0}}],
+        "pair": [part, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"end": {"id": "end", "ids": [rare[1]], "tokens": ["end"]}},
+        "sep": list(rare),
+        "cls": list(rare),
+    }
+    base = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
+    assert base("the cat")["input_ids"][-1] == rare[1]
+    small = prune(base, ["the cat"], 265).tokenizer
+    assert small.convert_ids_to_tokens(small("the cat")["input_ids"][-1]) == rare[0]
 
 
 def test_the_proof_of_a_smaller_one_holds():
