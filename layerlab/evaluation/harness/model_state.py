@@ -6,6 +6,7 @@ what was kept of it before is then not its own.
 
 import hashlib
 import inspect
+import struct
 import uuid
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -33,6 +34,7 @@ NEUTRAL = frozenset(
         *("_is_hf_initialized", "_hf_hook", "_old_forward", "generation_config"),
     )
 )
+POINTER = struct.calcsize("P")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 # Of every module: weights, buffers and parts are told by themselves.
 _OF_MODULES = vars(nn.Module()).keys() - set(_HOOKS)
@@ -134,8 +136,7 @@ class _Values:
             return f"{self._name_kind(kind)} {self._list(value)} {own}"
         if isinstance(value, set | frozenset):
             return f"{self._name_kind(kind)} {sorted(map(self.describe, value))} {own}"
-        # A part of it that is written in another language is not seen.
-        if attributes is None or kind.__basicsize__ > _Bare.__basicsize__:
+        if attributes is None or _holds_more(kind):
             return _unknown()
         return f"{self._name_kind(kind)} {own}"
 
@@ -161,8 +162,11 @@ class _Values:
         return f"{kind.__module__}.{kind.__qualname__}"
 
 
-class _Bare:
-    """An object that holds nothing but its attributes."""
+def _holds_more(kind: type) -> bool:
+    """Return whether an object holds more than attributes: slots, or what another language sees."""
+    places = (kind.__dictoffset__, kind.__weakrefoffset__)  # of pointers, if they lie within it
+    bare = object.__basicsize__ + sum(POINTER for place in places if place > 0)
+    return kind.__basicsize__ > bare
 
 
 def _describe_numbers(value: torch.Tensor | np.ndarray) -> str:

@@ -64,6 +64,7 @@ def test_compiled_without_gradients_it_is_the_function():
         assert torch.equal(compiled(x, scale), chain(x, scale))
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower")  # on Python 3.13.0
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_model_has_plain_operations(strict):
     class Chained(torch.nn.Module):

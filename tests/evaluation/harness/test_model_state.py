@@ -71,7 +71,14 @@ def test_what_a_module_holds_counts(kind):
     assert describe_state(_holding(kind, 1.0)) != describe_state(_holding(kind, 2.0))
 
 
-CANNOT_BE_TOLD = (lambda x: x, iter([1]), functools.partial(lambda x: x), object().__str__, [len])
+class Slotted:
+    __slots__ = ("__dict__", "scale")
+
+
+CANNOT_BE_TOLD = (
+    *(lambda x: x, iter([1]), functools.partial(lambda x: x), object().__str__, [len]),
+    Slotted(),
+)
 
 
 @pytest.mark.parametrize("held", CANNOT_BE_TOLD)
