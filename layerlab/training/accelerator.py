@@ -111,6 +111,13 @@ class RunAccelerator:
         total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
         return total
 
+    def wait(self) -> None:
+        """Wait for all processes: what the first writes is there when any of them goes on.
+
+        Whoever started them ends all once one has ended in another way than well.
+        """
+        self.accelerator.wait_for_everyone()
+
     def pick_first(self, own: Any) -> Any:
         """Return what the first process that found something has found; None if none has."""
         return next(filter(None, gather_object([own])), None)

@@ -90,16 +90,14 @@ class Trainer:
         self.model = build_model(run, self.place.device)
         self.control = QKControl(self.model, run.recipe.control)
         self.wrapped = self.place.wrap(self.model)
-        self.optimizer = self.place.accelerator.prepare_optimizer(
-            build_optimizer(self.model, self.train)
-        )
+        optimizer = build_optimizer(self.model, self.train)
+        self.optimizer = self.place.accelerator.prepare_optimizer(optimizer)
         every = run.recipe.monitor.interval
         self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
         self.order = BatchOrder(corpus, self.block, self.train.seed)
         self.eval_blocks = EvalBlocks(corpus, self.block, run.recipe.evaluate.max_eval_blocks)
-        self.split = MicroBatcher(
-            self.train.batch_size // self.place.processes, self.train.micro_batch_size
-        )
+        share = self.train.batch_size // self.place.processes
+        self.split = MicroBatcher(share, self.train.micro_batch_size)
         self.reader = Validator(self.eval_blocks, self.place, run.recipe.evaluate.batch_size)
         # Where weights are shared out, even a rehearsal waits for all processes.
         self.rehearsed = self.place.processes == 1 or is_sharded(self.wrapped)
@@ -265,6 +263,7 @@ class Trainer:
         text = explain_origin(found, float(loss), self.update, self.train, sharded=sharded)
         self.journal.write("note", self.update, text=text)
         self.finish(diverged=text)
+        self.place.wait()
         return Diverged(text)
 
     def _origin(self) -> NonFiniteOrigin | None:
@@ -339,6 +338,7 @@ class Trainer:
         )
         if (remark := self.saver.save(state, self.place.rank, self.place.processes)) is not None:
             self.note(remark)
+        self.place.wait()
 
     def _resume(self) -> tuple[list[str], int]:
         """Resume from the newest checkpoint, and note what was wrong with newer ones."""

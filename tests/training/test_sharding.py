@@ -54,9 +54,10 @@ for folder in sorted(Path(sys.argv[1]).glob("*-*")):
         training.advance()
         if training.update == 3 and "stopped" in folder.name:
             training.checkpoint()
+            # Whichever of them ends first, the first has written what it leaves.
+            assert (folder / "checkpoints" / "step-00000003").is_dir()
             if training.place.first:
                 shutil.copytree(folder, folder.parent / "left" / folder.name)
-            # So far the others might not have found what the first is still writing.
             torch.distributed.barrier()
             training = begun(folder)
             assert training.update == 3
@@ -105,6 +106,7 @@ if training.place.rank == 1:
 try:
     training.advance()
 except Diverged:
+    assert (folder / "result.json").exists()
     torch.distributed.destroy_process_group()
 """
 # As on GPUs: accelerate scales no loss of float16 on CPUs.

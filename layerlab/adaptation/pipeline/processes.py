@@ -11,7 +11,7 @@ from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
 from layerlab.adaptation.pipeline.worker import LEFT, REFUSED, STAGE, TOLD
 from layerlab.errors import UserError
 from layerlab.experiments.executors.local import POLL
-from layerlab.experiments.executors.process import RunProcess
+from layerlab.experiments.executors.process import RunProcess, explain_silence
 from layerlab.experiments.executors.slots import slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG
@@ -46,10 +46,10 @@ def run_step(context: StageContext) -> Json:
         return found
     if code == WRONG and (refused := (folder / REFUSED).read_text("utf-8")):
         raise UserError(refused)
-    said = work.words()
+    said = work.words() or [explain_silence(folder)]
     raise UserError(
         f"a process of {context.stage.key} ended with code {code} "
-        f"({said[-1] if said else 'it has said nothing'}); all that they said is in "
+        f"({said[-1]}); all that they said is in "
         f"{folder / LOG}; type the same again, which goes on from the last checkpoint"
     )
 

@@ -37,16 +37,20 @@ def _whole(recipe: TrainingRecipe, cost: Account, activations: int) -> int:
     Embedding and head are whole from the first pass on. The first layer of the backward pass has
     its weights, those of the next and its gradients; the second also what the first hands over.
     Last come the gradients of embedding and head, for a weight that is both, those of each use and
-    their sum.
+    their sum. Where layers share weights, all of the model is whole at once.
     """
-    shape, processes = design_model(recipe).shape, recipe.run.num_processes
+    found, processes = design_model(recipe), recipe.run.num_processes
+    shape, head = found.shape, GRADIENT * (cost.head or cost.embedding)
+    summed = 0 if cost.head else 2 * head
+    if found.spec.stack.sharing != "none":
+        # Weights once as they were gathered and once to work with; or gradients of all of them.
+        weights = WEIGHT * cost.parameters
+        return weights + max(weights + activations, GRADIENT * cost.parameters + summed)
     layer = WEIGHT * cost.blocks // shape.layers
     edge = cost.parameters - cost.blocks
-    head = GRADIENT * (cost.head or cost.embedding)
     logits = 2 * WEIGHT * shape.vocab * passed_tokens(recipe)
     inside = max(0, activations - logits)
     first = head + 3 * layer + inside
     second = head + 4 * layer + layer // processes + inside * (shape.layers - 1) // shape.layers
-    last = GRADIENT * cost.blocks // processes + GRADIENT * edge + layer
-    last += 0 if cost.head else 2 * head
+    last = GRADIENT * cost.blocks // processes + GRADIENT * edge + layer + summed
     return WEIGHT * edge + max(2 * layer + activations, first, second, last)

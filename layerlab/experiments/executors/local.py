@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
-from layerlab.experiments.executors.process import WORKER, RunProcess
+from layerlab.experiments.executors.process import WORKER, RunProcess, explain_silence
 from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.experiments.executors.worker_pool import WorkerPool
@@ -62,7 +62,7 @@ class RunOutcome:
         if self.ending != "failed":
             return self.ending
         why = f" ({self.why})" if self.why else ""
-        return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
+        return f"failed{why}: {self.said[-1]}"
 
 
 def run_one(run: RunSpec, folder: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -333,7 +333,7 @@ class _Pool:
                 folder=one.folder,
                 ending=ending,
                 result=result,
-                said=tuple(one.work.words()) if failed else (),
+                said=tuple(one.work.words() or [explain_silence(one.folder)]) if failed else (),
                 why=_why(one) if failed and one.work.code() != WRONG else "",
                 attempts=one.attempt,
             )

@@ -1,6 +1,7 @@
 """The processes of one run, started together and ended together."""
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -134,6 +135,13 @@ def tail(file: Path, most: int, start: int = 0) -> list[str]:
     except OSError:
         return []
     return [line.rstrip() for line in text.splitlines() if line.strip()][-most:]
+
+
+def explain_silence(folder: Path) -> str:
+    """Explain why a run has left no word in its folder."""
+    if shutil.disk_usage(folder).free:
+        return "it has said nothing"
+    return f"no space is left on the disk of {folder}, not even for its log; make room there"
 
 
 def ranks(count: int) -> list[dict[str, str]]:

@@ -41,6 +41,7 @@ _UNREACHED = (
     "contact slurm controller",
     "Connection refused",
     "timed out",
+    "'sbatch'",  # which is not installed, as Python says it
 )
 
 
@@ -243,7 +244,8 @@ class Job:
         """Return why the job has no machine yet, as Slurm says it; None of one that has or had."""
         if self._queue is None or (state := self._queue.state(self._job.job_id)) is None:
             return None
-        return None if state == "RUNNING" else self._queue.find_reason(self._job.job_id)
+        begun = state in ("RUNNING", "COMPLETING")
+        return None if begun else self._queue.find_reason(self._job.job_id)
 
     def stop(self) -> None:
         """Ask for a checkpoint and an end; Slurm allows for it what its KillWait says."""

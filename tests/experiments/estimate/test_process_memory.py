@@ -64,21 +64,25 @@ def asked(variant: str, processes: int, vocab: int, block: int, **run: Any) -> d
 
 
 # Activations weigh most, or logits and the head, or weights.
+# In the last two all layers share their weights, which are whole at once.
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("variant", "processes", "vocab", "block"),
+    ("variant", "processes", "vocab", "block", "options"),
     [
-        ("llama", 2, 512, 256),
-        ("llama", 32, 8192, 128),
-        ("llama", 32, 512, 32),
-        ("gpt2", 2, 8192, 128),
-        ("gpt2", 32, 512, 32),
-        ("pangu-pi", 32, 512, 256),
+        ("llama", 2, 512, 256, {}),
+        ("llama", 32, 8192, 128, {}),
+        ("llama", 32, 512, 32, {}),
+        ("gpt2", 2, 8192, 128, {}),
+        ("gpt2", 32, 512, 32, {}),
+        ("pangu-pi", 32, 512, 256, {}),
+        ("llama", 2, 512, 128, {"sharing": "blocks"}),
+        ("llama", 2, 8192, 8, {"sharing": "blocks", "head": "tied"}),
     ],
 )
-def test_one_of_many_holds_what_fsdp_says(variant, vocab, block, processes):
-    content = json.dumps(asked(variant, processes, vocab, block))
-    told, held = json.loads(python("-c", PROGRAM, content).stdout)
+def test_one_of_many_holds_what_fsdp_says(variant, vocab, block, processes, options):
+    content = asked(variant, processes, vocab, block)
+    content["model"]["options"] = options
+    told, held = json.loads(python("-c", PROGRAM, json.dumps(content)).stdout)
     assert told == pytest.approx(held, rel=0.1)
 
 

@@ -12,6 +12,7 @@ from layerlab.experiments.executors.slots import RunSlot
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.run_spec import RunSpec
+from tests.support import mounted
 
 # Each rank ends with its own code, or sleeps until it is killed.
 PROGRAM = """
@@ -56,6 +57,18 @@ def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path):
     one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
     (outcome,) = run_all([one], tmp_path, settings, None, ranks("waits", "2"))
     assert outcome.attempts == 1 and outcome.text == "failed: the text is gone; put it back"
+
+
+def test_a_run_that_is_silent_because_the_disk_is_full_says_so(tmp_path):
+    settings = RunSection(max_parallel=1, max_attempts=1)
+    one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
+    fills = ["sh", "-c", "head -c 1000000 /dev/zero > $0/rest 2> /dev/null; echo ended; exit 1"]
+    with mounted.disk(tmp_path / "disk", "200k"):
+        (outcome,) = run_all([one], tmp_path / "disk", settings, None, fills)
+        assert "no space is left on the disk of" in outcome.text and "make room" in outcome.text
+    quiet = ["sh", "-c", "exit 1"]
+    (outcome,) = run_all([one], tmp_path / "room", settings, None, quiet)
+    assert outcome.text == "failed (exit code 1): it has said nothing"
 
 
 @pytest.mark.parametrize(("count", "own", "expected"), [(2, None, str(4 << 20)), (2, "5", "5")])

@@ -165,9 +165,8 @@ def test_a_job_has_failed_where_slurm_shows_it_no_longer_at_two_looks(job, tmp_p
     (tmp_path / "bin" / "squeue").symlink_to("/bin/false")
     assert [look(""), look("")] == [None, None]
     (tmp_path / "kept").rename(tmp_path / "bin" / "squeue")
-    assert [look(one) for one in ("1 PENDING\n", "", "1 RUNNING\n")] == [None] * 3
-    assert job.find_delay() is None
-    assert [look(""), look("")] == [None, 1]
+    assert [look(f"1 {one}\n") for one in ("PENDING", "", "RUNNING", "COMPLETING")] == [None] * 4
+    assert [job.find_delay(), look(""), look("")] == [None, None, 1]
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(("success", 7), 7), (("error", "a trace"), 1)])
@@ -260,8 +259,8 @@ def test_a_run_that_slurm_does_not_take_again_stops_no_other(typed_slurm, tmp_pa
     (tmp_path / "queue").write_text("")
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.write_text(f"{sbatch.read_text()}test $(grep -c sbatch {typed_slurm}) = 1\n")
-    plan, settings = runs("first", "second"), RunSection(executor="slurm")
-    outcomes = run_all(plan, tmp_path / "runs", settings, None, command("well"))
+    settings = RunSection(executor="slurm")
+    outcomes = run_all(runs("first", "second"), tmp_path / "runs", settings, None, command("well"))
     assert [(one.ending, one.attempts) for one in outcomes] == [("failed", 1)] * 2
     assert outcomes[0].text.startswith("failed: Slurm takes no jobs: ")
 
@@ -371,6 +370,7 @@ def test_what_slurm_refuses_is_said_in_its_words(tmp_path):
     ("last", "remedy"),
     [
         ("fatal: Could not establish a configuration source", "Slurm is not set up or not running"),
+        ("No such file or directory: 'sbatch'", "Slurm is not set up or not running"),
         ("error: Batch job submission failed: Invalid qos", r"mend \[run\.slurm\] of the recipe$"),
         ("unrecognized option '--gress=gpu:1'", r"mend \[run\.slurm\] of the recipe$"),
     ],
