@@ -22,7 +22,6 @@ class Continuation:
         """Cut words as the base does; a pair of tokens has to occur `least` times."""
         self.found, self.least = found, least
         self._pairs = WordPairs(*_cut(found, counts), least)
-        self._tokens = {number: token for token, number in found.vocab.items()}
 
     def merges(self, number: int, tell: Callable[[float], None]) -> list[Merge]:
         """Return the best merges in their order, as tokens; fewer where the words have no more.
@@ -32,14 +31,14 @@ class Continuation:
             tell: is told the share that is done.
         """
         pairs = self._pairs
-        if len(pairs.merges) < number:
-            while len(pairs.made) < number and pairs.merge():
-                tell(len(pairs.made) / number)
-        best = islice(pairs.merges, number)
-        return [(self._spell(left), self._spell(right)) for left, right in best]
-
-    def _spell(self, number: int) -> str:
-        return "".join(map(self._tokens.__getitem__, self._pairs.parts(number)))
+        while len(pairs.merges) < number and pairs.merge():
+            tell(len(pairs.merges) / number)
+        tokens = {place: token for token, place in self.found.vocab.items()}
+        found: list[Merge] = []
+        for place, (left, right) in enumerate(pairs.merges[:number], pairs.first):
+            found.append((tokens[left], tokens[right]))
+            tokens[place] = tokens[left] + tokens[right]
+        return found
 
 
 def _cut(found: BpeFile, counts: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,6 +2,10 @@
 
 The merges are those of the tokenizers library's trainer, ties and all, if that is handed every
 word as often as it occurs. The time here does not grow with occurrences.
+
+A token is made by one merge alone: no merge crossed its ends, so inside it all words went the same
+way. So a pair with a new token is made at once wherever it ever stands, and gets rarer from then
+on. One that is too rare then is never merged, and nothing of it is kept.
 """
 
 from heapq import heappop, heappush
@@ -10,20 +14,15 @@ import numpy as np
 
 # A pair is one number: its left token, and its right one in the lower bits.
 _BITS = 32
-# Pairs of the words as they are given that enter the queue at once.
-CHUNK = 1 << 12
+_RIGHT = (1 << _BITS) - 1
 
 
 class WordPairs:
     """Pairs of neighbours in words, how often each occurs, and in which words.
 
-    An entry of the queue is a pair with the words in which it was new when it entered. As in the
-    library the count of an entry may be out of date, and is looked up when its turn comes; a pair
-    that was merged keeps its count; and where a pair is merged again, the later place is its own.
-
     Attributes:
-        made: the number of each new token, by the tokens that it consists of.
-        merges: pairs that were merged, in their order.
+        first: the number of the first new token.
+        merges: pairs that were merged, in their order, each of which made a token.
     """
 
     def __init__(
@@ -36,92 +35,39 @@ class WordPairs:
         """
         self.symbols, self.lengths, self.counts, self.least = symbols, lengths, counts, least
         self.starts = np.cumsum(lengths) - lengths
-        self.made: dict[tuple[int, ...], int] = {}
-        self.merges: dict[tuple[int, int], None] = {}
-        self._first = int(symbols.max(initial=0)) + 1
-        self._parts: list[tuple[int, ...]] = []
-        # Pairs of given tokens: sorted, how often, and in which words.
-        self._given, self._totals, self._begins, self._where = _index(symbols, lengths, counts)
-        self._order = np.lexsort((self._given, -self._totals))
-        self._due, self._entered = self._totals[self._order], 0
-        # Counts of the other pairs, and the words of each entry in the queue that holds one.
-        self._fresh: dict[int, int] = {}
-        self._words: list[np.ndarray] = []
-        # Less the count, the pair, and the place of its words; that of a given pair is below 0.
-        self._queue: list[tuple[int, int, int]] = []
-        # Entries that are too rare for the queue until it has no others.
-        self._rare: list[tuple[int, int, np.ndarray]] = []
-
-    def parts(self, number: int) -> tuple[int, ...]:
-        """Return the tokens, as they were given, that a token consists of."""
-        return self._parts[number - self._first] if number >= self._first else (number,)
+        self.merges: list[tuple[int, int]] = []
+        self.first = int(symbols.max(initial=0)) + 1
+        self._totals: dict[int, int] = {}
+        self._words: dict[int, np.ndarray] = {}
+        # Less the count, which may be out of date, and the pair.
+        self._queue: list[tuple[int, int]] = []
+        row = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        inside = np.flatnonzero(row[1:] == row[:-1])
+        pairs = symbols[inside].astype(np.int64) << _BITS | symbols[inside + 1]
+        self._add(pairs, row[inside], counts[row[inside]])
 
     def merge(self) -> bool:
         """Merge the most frequent pair, and return whether there was any that is frequent enough.
 
         Of equally frequent ones it is that whose left token is older, then whose right one is.
         """
-        entry = self._pop()
-        if entry is None:
-            return False
-        pair, words = entry
-        left, right = pair >> _BITS, pair & ((1 << _BITS) - 1)
-        parts = self.parts(left) + self.parts(right)
-        token = self.made.setdefault(parts, self._first + len(self._parts))
-        if token == self._first + len(self._parts):
-            self._parts.append(parts)
-        self.merges.pop((left, right), None)
-        self.merges[left, right] = None
-        self._join(left, right, token, np.unique(words))
-        return True
-
-    def _pop(self) -> tuple[int, np.ndarray] | None:
-        """Return the pair whose turn it is and its words, unless it is too rare."""
-        while True:
-            self._enter()
-            if not self._queue:
-                return None
-            less, pair, place = heappop(self._queue)
-            total = self._count(pair)
+        while self._queue:
+            less, pair = heappop(self._queue)
+            total = self._totals[pair]
             if total != -less:
-                heappush(self._queue, (-total, pair, place))
-            elif total < self.least:
-                heappush(self._queue, (-total, pair, place))
-                return None
-            elif place >= 0:
-                words, self._words[place] = self._words[place], self._words[place][:0]
-                return pair, words
-            else:
-                return pair, self._where[slice(*self._begins[~place : ~place + 2])]
+                if total >= self.least:
+                    heappush(self._queue, (-total, pair))
+                continue
+            left, right = pair >> _BITS, pair & _RIGHT
+            self.merges.append((left, right))
+            del self._totals[pair]
+            self._join(left, right, np.unique(self._words.pop(pair)))
+            return True
+        return False
 
-    def _enter(self) -> None:
-        """Put those into the queue that may come before all that are in it."""
-        while self._entered < len(self._due):
-            if self._queue and -self._queue[0][0] > self._due[self._entered]:
-                break
-            chosen = self._order[self._entered : self._entered + CHUNK]
-            self._entered += CHUNK
-            found = (-self._totals[chosen], self._given[chosen], ~chosen)
-            for entry in zip(*(one.tolist() for one in found), strict=True):
-                heappush(self._queue, entry)
-        if self._rare and (not self._queue or -self._queue[0][0] < self.least):
-            for total, pair, words in self._rare:
-                self._push(total, pair, words)
-            self._rare = []
-
-    def _push(self, total: int, pair: int, words: np.ndarray) -> None:
-        heappush(self._queue, (-total, pair, len(self._words)))
-        self._words.append(words)
-
-    def _count(self, pair: int) -> int:
-        if pair in self._fresh:
-            return self._fresh[pair]
-        place = np.searchsorted(self._given, pair)
-        known = place < len(self._given) and self._given[place] == pair
-        return int(self._totals[place]) if known else 0
-
-    def _join(self, left: int, right: int, token: int, words: np.ndarray) -> None:
+    def _join(self, left: int, right: int, words: np.ndarray) -> None:
         """Join a pair wherever it stands in these words, from the left on."""
+        token = self.first + len(self.merges) - 1
         lengths = self.lengths[words]
         slots = _slots(self.starts[words], lengths)
         symbols, row = self.symbols[slots], np.repeat(np.arange(len(words)), lengths)
@@ -129,8 +75,6 @@ class WordPairs:
         at = np.flatnonzero((symbols[:-1] == left) & (symbols[1:] == right) & same)
         if left == right:
             at = at[_alternate(at)]
-        if not len(at):
-            return
         before, behind = at - 1, np.minimum(at + 2, len(row) - 1)
         has_left = (at > 0) & (row[before] == row[at])
         has_right = (at + 2 < len(row)) & (row[behind] == row[at])
@@ -142,43 +86,39 @@ class WordPairs:
         kept = np.ones(len(row), bool)
         kept[at + 1] = False
         symbols[at] = token
-        lengths = lengths - np.bincount(row[at], minlength=len(words)).astype(lengths.dtype)
+        lengths = lengths - np.bincount(row[at], minlength=len(words))
         self.symbols[_slots(self.starts[words], lengths)] = symbols[kept]
         self.lengths[words] = lengths
         weights = self.counts[where]
-        self._change(np.concatenate([gone, made]), np.concatenate([-weights, weights]))
-        for pair, several in zip(*_group(made, where), strict=True):
-            total = self._count(pair)
-            if total >= self.least:
-                self._push(total, pair, several)
-            elif total > 0:
-                self._rare.append((total, pair, several))
+        # In a run of the pair, some of what a token made is gone at once with the next one.
+        own = (gone >> _BITS == token) | (gone & _RIGHT == token)
+        self._add(
+            np.concatenate([made, gone[own]]),
+            np.concatenate([where, where[own]]),
+            np.concatenate([weights, -weights[own]]),
+        )
+        pairs, place = np.unique(gone[~own], return_inverse=True)
+        less = np.zeros(len(pairs), np.int64)
+        np.add.at(less, place, weights[~own])
+        for pair, total in zip(pairs.tolist(), less.tolist(), strict=True):
+            if pair in self._totals:
+                self._totals[pair] -= total
 
-    def _change(self, pairs: np.ndarray, weights: np.ndarray) -> None:
-        """Add to the counts of pairs."""
-        pairs, place = np.unique(pairs, return_inverse=True)
-        changes = np.zeros(len(pairs), np.int64)
-        np.add.at(changes, place, weights)
-        given = np.maximum(pairs >> _BITS, pairs & ((1 << _BITS) - 1)) < self._first
-        self._totals[np.searchsorted(self._given, pairs[given])] += changes[given]
-        for pair, change in zip(pairs[~given].tolist(), changes[~given].tolist(), strict=True):
-            total = self._fresh.pop(pair, 0) + change
-            if total:
-                self._fresh[pair] = total
-
-
-def _index(
-    symbols: np.ndarray, lengths: np.ndarray, counts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return all pairs in order, their counts, and where the words of each begin in a list."""
-    row = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    inside = np.flatnonzero(row[1:] == row[:-1])
-    pairs = symbols[inside].astype(np.int64) << _BITS | symbols[inside + 1]
-    order = np.argsort(pairs, kind="stable")
-    pairs, where = pairs[order], row[inside[order]]
-    begins = np.flatnonzero(np.diff(pairs, prepend=-1))
-    totals = np.add.reduceat(counts[where], begins) if len(begins) else begins
-    return pairs[begins], totals, np.append(begins, len(where)), where
+    def _add(self, pairs: np.ndarray, words: np.ndarray, weights: np.ndarray) -> None:
+        """Enter pairs that are new, but for those that are too rare."""
+        order = np.argsort(pairs, kind="stable")
+        pairs, words, weights = pairs[order], words[order], weights[order]
+        begins = np.flatnonzero(np.diff(pairs, prepend=-1))
+        if not len(begins):
+            return
+        totals = np.add.reduceat(weights, begins)
+        ends = np.append(begins[1:], len(pairs))
+        often = totals >= self.least
+        found = (pairs[begins], totals, begins, ends)
+        for pair, total, begin, end in zip(*(one[often].tolist() for one in found), strict=True):
+            self._totals[pair] = total
+            self._words[pair] = words[begin:end].copy()
+            heappush(self._queue, (-total, pair))
 
 
 def _slots(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -192,11 +132,3 @@ def _alternate(at: np.ndarray) -> np.ndarray:
     begins = np.diff(at, prepend=-2) > 1
     run = np.flatnonzero(begins)[np.cumsum(begins) - 1]
     return (np.arange(len(at)) - run) % 2 == 0
-
-
-def _group(pairs: np.ndarray, words: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
-    """Return the distinct pairs, and the words of each."""
-    order = np.argsort(pairs, kind="stable")
-    pairs, words = pairs[order], words[order]
-    begins = np.flatnonzero(np.diff(pairs, prepend=-1))
-    return pairs[begins].tolist(), np.split(words, begins)[1:]
