@@ -224,7 +224,7 @@ class _Pair:
 
 
 class _Ends:
-    """Where the tokens of several texts end.
+    """Ends of the tokens of several texts.
 
     Attributes:
         ids: of all texts, one after another.
