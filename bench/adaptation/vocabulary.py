@@ -1,11 +1,14 @@
 """A vocabulary extended on law: speed on a large tokenizer, and three ways to extend a small one.
 
+`trainer` shows it beside the tokenizers library's own trainer, which learns as many entries from
+nothing: on law, and on made-up words, of which a fourth is distinct.
+
 The ways are the continued BPE of `layerlab.adaptation`, `add_tokens` of the transformers library,
 and the vocabulary and merges of a BPE that was trained on the domain alone, behind those of the
 base. The base is a byte-level BPE trained here on general text; law is LawBench without the tasks
 that derive from JEC-QA.
 
-    python bench/adaptation/vocabulary.py [speed] [ways]
+    python bench/adaptation/vocabulary.py [speed] [ways] [trainer]
 """
 
 # ruff: noqa: E402
@@ -43,6 +46,7 @@ BASE, ADDED = 16_000, 1_600
 HELD, LAW_HELD = 1_500, 800
 LAW_MOST, MINUTES, MEGABYTES = 0.775, 3.0, 100
 SHARE = 0.1
+MADE = 5_000_000
 # The target is set for a tokenizer as large as that of the source.
 LARGE = 100_000
 # Tasks of LawBench that derive from JEC-QA.
@@ -215,6 +219,35 @@ def speed(line: Any) -> None:
             line(f"{name}: minutes of a processor for {MEGABYTES} MB", minutes, MINUTES)
 
 
+def made_up(size: int) -> list[str]:
+    """Return lines of words that no language has, each in several of them."""
+    draw, letters = random.Random(0), "abcdefghijklmnoprstuvw"
+    words = ["".join(draw.choices(letters, k=draw.randint(4, 12))) for _ in range(size // 36)]
+    found, done = list[str](), 0
+    while done < size:
+        found.append(" ".join(draw.choices(words, k=16)))
+        done += len(found[-1]) + 1
+    return found
+
+
+def trainer(line: Any) -> None:
+    """Print the times of extending a tokenizer and of the library's trainer, side by side."""
+    law = law_rows()
+    base = load_or_convert(str(data_folder() / "tokenizers" / "gpt2"))
+    ways = {
+        "extended": lambda texts: extend(base, texts, ADDED),
+        "trained": lambda texts: train_tokenizer(texts, ADDED + 257),
+    }
+    for name, texts in {"law": law, "made up": made_up(MADE)}.items():
+        size = sum(len(text.encode()) for text in texts) / 1e6
+        print(f"\n{name}: {size:.1f} MB, {ADDED:,} entries")
+        for way, work in ways.items():
+            begun, worked = time.perf_counter(), time.process_time()
+            work(texts)
+            took, used = time.perf_counter() - begun, time.process_time() - worked
+            print(f"  {way:8} {took:6.1f} s by the clock, {used:6.1f} s of a processor")
+
+
 def main() -> None:
     missed = []
 
@@ -225,7 +258,7 @@ def main() -> None:
 
     wanted = sys.argv[1:] or ["ways", "speed"]
     for name in wanted:
-        {"ways": ways, "speed": speed}[name](line)
+        {"ways": ways, "speed": speed, "trainer": trainer}[name](line)
     if missed:
         raise SystemExit(f"missed: {', '.join(missed)}")
 

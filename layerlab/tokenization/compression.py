@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.tokenization.load import engine
 
-# Texts that are encoded at once.
-BATCH = 256
+# Texts that are encoded at once, and their characters, of which each may take 200 bytes meanwhile.
+BATCH, CHARACTERS = 4096, 1 << 19
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,12 @@ def compression(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Com
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Yield texts in groups, none of which is empty; texts without a character are left out."""
-    rest = filter(None, texts)
-    while batch := list(islice(rest, BATCH)):
+    batch, size = list[str](), 0
+    for text in filter(None, texts):
+        batch.append(text)
+        size += len(text)
+        if len(batch) == BATCH or size >= CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
         yield batch

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 
@@ -33,7 +33,7 @@ def cut_long_words(texts: Iterable[str]) -> Iterator[str]:
 
 
 def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
-    """Count the distinct words of texts, cut and spelled as the BPE meets them, in sorted order.
+    """Count the distinct words of texts, cut and spelled as the BPE meets them, in any order.
 
     Texts are read once and not kept. A tokenizer that hands whole texts to its BPE, as those of
     SentencePiece do, gets them cut here as a SentencePiece trainer would: at spaces, where the
@@ -48,8 +48,8 @@ def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
     # Nothing is learned: a trainer keeps the words that it was fed, and they are what is wanted.
     trainer = trainers.BpeTrainer(vocab_size=0, limit_alphabet=0, show_progress=False)
     engine.train_from_iterator(cut_long_words(_between(texts, found.added)), trainer)
-    counts: Mapping[str, int] = json.loads(trainer.__getstate__())["BpeTrainer"]["words"]
-    return dict(sorted(counts.items()))
+    counts: dict[str, int] = json.loads(trainer.__getstate__())["BpeTrainer"]["words"]
+    return counts
 
 
 _EMPTY = {"type": "BPE", "vocab": {}, "merges": []}

@@ -220,8 +220,8 @@ def change_vocabulary(
         content = json.loads((folder / PROOF).read_text("utf-8"))
         write_file(folder / PAGE, render(content, lang))
 
-    with trust(trust_remote_code):
-        return change(asked, Path(out), note_printer(progress), draw)
+    with trust(trust_remote_code), show_status(progress) as tell:
+        return change(asked, Path(out), note_printer(progress), draw, tell)
 
 
 def embed_tokenizer(

@@ -5,12 +5,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerFast
 
+from layerlab.console.progress import ProgressCallback
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import PLAIN, open_source, to_source
 from layerlab.errors import UserError
@@ -95,6 +97,7 @@ def change(
     out: Path,
     say: Tell,
     page: Callable[[Path], object] = lambda folder: None,
+    tell: ProgressCallback | None = None,
 ) -> VocabularyChange:
     """Extend or prune a tokenizer, prove the result, and write both to a folder.
 
@@ -104,6 +107,7 @@ def change(
     Args:
         say: is told what is done.
         page: writes a page of it into the folder.
+        tell: is told the share of it that is done.
 
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
@@ -126,16 +130,23 @@ def change(
             spools[name] = stack.enter_context(spool_documents(given.pieces(), file, name, None))
             label = name if given.name == name else f"{given.name} in place of {name}"
             labels[name] = f"{label}{BY_LINE}" if _whole(name) else label
+        learned = chain.from_iterable(_texts(spools[name]) for name in asked.corpus)
+        size = sum(spools[name].size for name in asked.corpus)
         texts = Texts(
-            learned=chain.from_iterable(_texts(spools[name]) for name in asked.corpus),
+            learned=_watch(learned, size, "counting words", tell),
             proved={
-                labels[name]: _lines(spool) if _whole(name) else _texts(spool)
+                labels[name]: _watch(
+                    _lines(spool) if _whole(name) else _texts(spool),
+                    spool.size,
+                    f"proving it on {name}",
+                    tell,
+                )
                 for name, spool in spools.items()
             },
             jec_qa=JEC_QA in asked.against,
             terms=terms,
         )
-        changed = remake(base, asked.size, texts, say)
+        changed = remake(base, asked.size, texts, say, tell)
 
     def fill(folder: Path) -> None:
         _fill(folder, asked, changed)
@@ -146,13 +157,18 @@ def change(
 
 
 def remake(
-    base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Tell = lambda text: None
+    base: PreTrainedTokenizerFast,
+    size: str,
+    texts: Texts,
+    say: Tell = lambda text: None,
+    tell: ProgressCallback | None = None,
 ) -> VocabularyChange:
     """Extend or prune a tokenizer, and prove the result.
 
     Args:
         size: "+1600" adds entries, "8000" leaves so many.
         say: is told what is done.
+        tell: is told the share of merges that is learned.
 
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
@@ -162,7 +178,8 @@ def remake(
     say("extending it" if added else "pruning it")
     kept = coverage = None
     if added:
-        tokenizer = extend(base, texts.learned, number)
+        learn = partial(tell or _ignore, "learning merges")
+        tokenizer = extend(base, texts.learned, number, tell=learn)
     else:
         pruned = prune(base, texts.learned, number)
         tokenizer, kept, coverage = pruned.tokenizer, pruned.kept, pruned.coverage
@@ -176,6 +193,23 @@ def remake(
 
 def _texts(spool: DocumentStore) -> Iterator[str]:
     return (piece.text for piece in spool.pieces())
+
+
+def _watch(
+    texts: Iterable[str], size: int, what: str, tell: ProgressCallback | None
+) -> Iterator[str]:
+    """Yield texts of so many bytes, and tell each hundredth of them that is done."""
+    done = told = 0
+    for text in texts:
+        yield text
+        done += len(text.encode())
+        if (part := 100 * done // size) > told:
+            told = part
+            (tell or _ignore)(what, part / 100)
+
+
+def _ignore(what: str, share: float) -> None:
+    pass
 
 
 def _whole(name: str) -> bool:

@@ -1,24 +1,19 @@
-"""Input of a BPE trainer that learns new merges: words whose letters are a base's tokens."""
+"""New merges behind those of a base: what a BPE learns on words whose letters are its tokens."""
 
-import json
-import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from itertools import islice
+from collections.abc import Callable, Mapping
+from itertools import chain, islice
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+import numpy as np
 
 from layerlab.tokenization.bpe_file import BpeFile, Merge
+from layerlab.tokenization.vocabulary.word_pairs import WordPairs
 
-# Words that are encoded at once, and characters that are handed to the trainer at once.
+# Words that are encoded at once.
 CHUNK = 1 << 16
-FED = 1 << 20
-GAP = " "
 
 
 class Continuation:
-    """Words in the tokens of a base, one character for each token, and how often each occurs.
+    """Words in the tokens of a base, and the merges that are learned on them.
 
     A token that no merge may have a part in parts the words.
     """
@@ -26,67 +21,45 @@ class Continuation:
     def __init__(self, found: BpeFile, counts: Mapping[str, int], least: int) -> None:
         """Cut words as the base does; a pair of tokens has to occur `least` times."""
         self.found, self.least = found, least
-        self.words = self._cut(counts)
-        self.learned: list[Merge] = []
+        self._pairs = WordPairs(*_cut(found, counts), least)
 
-    def merges(self, number: int) -> list[Merge]:
-        """Return the best merges in their order, as tokens; fewer where the words have no more."""
-        if len(self.learned) < number:
-            letters = len(set().union(*self.words))
-            # Each merge joins two letters of a word at least; the trainer reserves memory for all.
-            most = sum(len(word) - 1 for word in self.words)
-            trainer = trainers.BpeTrainer(
-                vocab_size=letters + min(number, most),
-                min_frequency=self.least,
-                show_progress=False,
-            )
-            engine = Tokenizer(models.BPE())
-            engine.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(GAP)
-            engine.train_from_iterator(self._feed(), trainer)
-            pairs = json.loads(engine.to_str())["model"]["merges"]
-            self.learned = [(self._token(left), self._token(right)) for left, right in pairs]
-        return self.learned[:number]
+    def merges(self, number: int, tell: Callable[[float], None]) -> list[Merge]:
+        """Return the best merges in their order, as tokens; fewer where the words have no more.
 
-    @cached_property
-    def _letters(self) -> dict[int, str]:
-        """Return a character for each id: no space, and no half of a surrogate pair."""
-        points = map(chr, range(ord(GAP) + 1, sys.maxunicode + 1))
-        free = (one for one in points if not one.isspace() and not "\ud800" <= one <= "\udfff")
-        fixed = self.found.fixed
-        return {
-            number: GAP if token in fixed else next(free)
-            for token, number in sorted(self.found.vocab.items(), key=lambda item: item[1])
-        }
-
-    @cached_property
-    def _tokens(self) -> dict[str, str]:
-        return {self._letters[number]: token for token, number in self.found.vocab.items()}
-
-    def _token(self, letters: str) -> str:
-        return "".join(map(self._tokens.__getitem__, letters))
-
-    def _cut(self, counts: Mapping[str, int]) -> Counter[str]:
-        bare, letters, found = self.found.bare(), self._letters, Counter[str]()
-        rest = iter(counts.items())
-        while chunk := list(islice(rest, CHUNK)):
-            cut = bare.encode_batch_fast([word for word, _ in chunk], add_special_tokens=False)
-            for (_, count), one in zip(chunk, cut, strict=True):
-                for part in "".join(map(letters.__getitem__, one.ids)).split(GAP):
-                    if len(part) > 1:
-                        found[part] += count
+        Args:
+            number: of merges.
+            tell: is told the share that is done.
+        """
+        pairs = self._pairs
+        while len(pairs.merges) < number and pairs.merge():
+            tell(len(pairs.merges) / number)
+        tokens = {place: token for token, place in self.found.vocab.items()}
+        found: list[Merge] = []
+        for place, (left, right) in enumerate(pairs.merges[:number], pairs.first):
+            found.append((tokens[left], tokens[right]))
+            tokens[place] = tokens[left] + tokens[right]
         return found
 
-    def _feed(self) -> Iterator[str]:
-        """Yield every word as often as it occurs, since the trainer counts for itself."""
-        parts: list[str] = []
-        size = 0
-        for word, count in self.words.items():
-            while count:
-                times = min(count, FED // len(word) + 1)
-                parts.append(f"{word}{GAP}" * times)
-                size += len(parts[-1])
-                count -= times
-                if size >= FED:
-                    yield "".join(parts)
-                    parts, size = [], 0
-        yield "".join(parts)
+
+def _cut(found: BpeFile, counts: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the tokens of words of two or more, their lengths, and how often each word occurs."""
+    bare = found.bare()
+    fixed = np.zeros(max(found.vocab.values()) + 1, bool)
+    fixed[[found.vocab[token] for token in found.fixed if token in found.vocab]] = True
+    words, every = iter(counts), np.fromiter(counts.values(), np.int64, len(counts))
+    parts, done = [], 0
+    while chunk := list(islice(words, CHUNK)):
+        cut = [one.ids for one in bare.encode_batch_fast(chunk, add_special_tokens=False)]
+        lengths = np.fromiter(map(len, cut), np.int64, len(cut))
+        ids = np.fromiter(chain.from_iterable(cut), np.int32, lengths.sum())
+        place = np.repeat(np.arange(done, done + len(cut)), lengths)
+        done += len(cut)
+        begins = fixed[ids]
+        begins[1:] |= begins[:-1].copy() | (place[1:] != place[:-1])
+        number = np.cumsum(begins)
+        lengths = np.bincount(number, ~fixed[ids]).astype(np.int64)
+        long = ~fixed[ids] & (lengths[number] > 1)
+        first = np.flatnonzero(long & np.diff(number, prepend=-1).astype(bool))
+        parts.append((ids[long], lengths[number[first]], every[place[first]]))
+    symbols, lengths, weights = (np.concatenate(kind) for kind in zip(*parts, strict=True))
+    return symbols, lengths, weights

@@ -9,7 +9,7 @@ Where the base writes an unknown character in bytes, frequent ones become tokens
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tokenizers import Tokenizer
@@ -28,7 +28,12 @@ COVERAGE = 0.9995
 
 
 def extend(
-    tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], size: int, *, least: int = LEAST
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Iterable[str],
+    size: int,
+    *,
+    least: int = LEAST,
+    tell: Callable[[float], None] = lambda share: None,
 ) -> PreTrainedTokenizerFast:
     """Add entries to a tokenizer that make a domain's text shorter, and no text longer.
 
@@ -36,12 +41,13 @@ def extend(
         texts: of the domain, read once and not kept.
         size: entries that are added.
         least: times that two tokens have to stand side by side to be joined.
+        tell: is told the share of merges that is learned.
 
     Raises:
         UserError: it is of a kind that cannot be extended, or the texts do not give as many
             entries.
 
-    Source: Own; the trainer is that of the tokenizers library.
+    Source: Own; the merges are those that the tokenizers library's trainer learns.
 
     Example:
         >>> from layerlab.tokenization.load import train_tokenizer
@@ -55,13 +61,9 @@ def extend(
     if size < 1:
         raise UserError(f"cannot add {size} entries to a vocabulary; expected 1 or more")
     found = read_bpe(tokenizer)
-    counts = word_counts(found, texts)
-    if not counts:
-        raise UserError("there is no text to learn a vocabulary from; give one with words in it")
-    spelled = _with_letters(found, counts, size, least)
-    continuation, barred = Continuation(spelled, counts, least), set(found.fixed)
+    continuation, barred = _begin(found, texts, size, least), set(found.fixed)
     while True:
-        engine = _grow(continuation, len(found.vocab), size, barred)
+        engine = _grow(continuation, len(found.vocab), size, barred, tell)
         vocab = engine.get_vocab()
         lost = unreachable(engine, [token for token in vocab if token not in found.vocab])
         if not lost:
@@ -81,6 +83,13 @@ def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
     return [
         token for token, one in zip(tokens, cut, strict=True) if one.ids != [found.vocab[token]]
     ]
+
+
+def _begin(found: BpeFile, texts: Iterable[str], size: int, least: int) -> Continuation:
+    counts = word_counts(found, texts)
+    if not counts:
+        raise UserError("there is no text to learn a vocabulary from; give one with words in it")
+    return Continuation(_with_letters(found, counts, size, least), counts, least)
 
 
 def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: int) -> BpeFile:
@@ -110,10 +119,16 @@ def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: i
     return replace(found, vocab=vocab)
 
 
-def _grow(continuation: Continuation, before: int, size: int, barred: Set[str]) -> Tokenizer:
+def _grow(
+    continuation: Continuation,
+    before: int,
+    size: int,
+    barred: Set[str],
+    tell: Callable[[float], None],
+) -> Tokenizer:
     wanted = size + SPARE + int(SHARE * size)
     while True:
-        pairs = continuation.merges(wanted)
+        pairs = continuation.merges(wanted, tell)
         vocab, merges = _append(continuation.found, pairs, before + size, barred)
         made = len(vocab) - before
         if made == size:

@@ -5,6 +5,8 @@ Nothing here goes by how the vocabulary was made: every text is encoded by both 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -174,10 +176,10 @@ class _Pair:
         counts = np.zeros(len(_COUNTS), np.int64)
         for batch in batches(texts):
             before, now = (_ids(one, batch) for one in self.engines)
-            back = self.engines[1].decode_batch(now, skip_special_tokens=False)
-            for one in zip(batch, before, now, back, strict=True):
-                sizes += self._sizes(*one[:3])
-                counts += self._counts(*one)
+            lengths = [sum(map(len, ids)) for ids in (before, now)]
+            size = sum(len(text.encode()) for text in batch)
+            sizes += [len(batch), sum(map(len, batch)), size, *lengths]
+            counts += self._counts(batch, before, now)
         if not sizes[3:].all():
             raise UserError(f"{name} holds no text to compare tokenizers on; leave it out")
         texts_, characters, size, before_, now_ = map(int, sizes)
@@ -188,20 +190,24 @@ class _Pair:
             *map(int, counts),
         )
 
-    def _sizes(self, text: str, before: list[int], now: list[int]) -> list[int]:
-        return [1, len(text), len(text.encode()), len(before), len(now)]
-
-    def _counts(self, text: str, before: list[int], now: list[int], back: str) -> list[bool]:
-        self.used[now] = True
-        came_back = back == text
-        old = self.engines[0]
-        broken = not came_back and old.decode(before, skip_special_tokens=False) == text
-        ends = [
-            np.cumsum(lengths[ids])
-            for lengths, ids in zip(self.lengths, (before, now), strict=True)
-        ]
-        coarser = bool(np.isin(ends[1], ends[0], assume_unique=True).all())
-        return [came_back, broken, before != now, len(now) > len(before), coarser]
+    def _counts(self, batch: list[str], before: list[list[int]], now: list[list[int]]) -> list[int]:
+        back = self.engines[1].decode_batch(now, skip_special_tokens=False)
+        strays = [place for place, text in enumerate(batch) if back[place] != text]
+        old = self.engines[0].decode_batch(
+            [before[place] for place in strays], skip_special_tokens=False
+        )
+        broken = sum(batch[place] == text for place, text in zip(strays, old, strict=True))
+        changed = sum(map(ne, before, now))
+        longer = sum(len(new) > len(ids) for ids, new in zip(before, now, strict=True))
+        ends = [_Ends(*pair) for pair in zip(self.lengths, (before, now), strict=True)]
+        self.used[ends[1].ids] = True
+        # Texts lie one after another, with room between them for the longer of both.
+        room = np.maximum(ends[0].sizes, ends[1].sizes) + 1
+        begin = np.cumsum(room) - room
+        old_ends, new_ends = (one.ends + begin[one.texts] for one in ends)
+        kept = np.isin(new_ends, old_ends)
+        anew = len(np.unique(ends[1].texts[~kept]))
+        return [len(batch) - len(strays), broken, changed, longer, len(batch) - anew]
 
     def list_lost(self) -> list[str]:
         """Return the tokens that are out of reach now and were not out of the base's reach."""
@@ -215,6 +221,26 @@ class _Pair:
         """Return the numbers of tokens of all terms, before and now."""
         base, new = ([len(ids) for ids in _ids(one, list(terms))] for one in self.engines)
         return Terms(len(terms), sum(base), sum(new), base.count(1), new.count(1))
+
+
+class _Ends:
+    """Ends of the tokens of several texts.
+
+    Attributes:
+        ids: of all texts, one after another.
+        texts: the text of each token, by its number.
+        ends: of each token, in bytes from the beginning of its text.
+        sizes: of the texts, in bytes.
+    """
+
+    def __init__(self, lengths: np.ndarray, several: list[list[int]]) -> None:
+        tokens = np.fromiter(map(len, several), np.int64, len(several))
+        self.ids = np.fromiter(chain.from_iterable(several), np.int64, tokens.sum())
+        self.texts = np.repeat(np.arange(len(several)), tokens)
+        ends = np.cumsum(lengths[self.ids])
+        last = np.concatenate([[0], ends])[np.cumsum(tokens)]
+        begin = np.concatenate([[0], last[:-1]])
+        self.ends, self.sizes = ends - begin[self.texts], last - begin
 
 
 def _ids(machine: Tokenizer, texts: list[str]) -> list[list[int]]:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from layerlab import UserError
 from layerlab.cli.adapt.group import Stages
 from layerlab.tokenization.published_rates import TABLE, questions
-from layerlab.tokenization.vocabulary.change import parse_size
+from layerlab.tokenization.vocabulary.change import VocabularyRequest, change, parse_size
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
 from tests.support.forked import python
 
@@ -163,3 +163,15 @@ def test_the_published_table_adds_up():
     entries = {row.tokenizer: row.entries for row in TABLE}
     assert list(entries) == ["LLaMA2", "InternLM", "Baichuan2", "PanGu", "YunShan"]
     assert entries["YunShan"] - entries["PanGu"] == 9545 and all(row.published for row in TABLE)
+
+
+def test_the_share_that_is_done_is_told(place):
+    told: list[tuple[str, float]] = []
+    law = (str(place / "law.txt"),)
+    request = VocabularyRequest(tokenizer=str(place / "base"), size="+5", corpus=law)
+    change(request, place / "out", [].append, tell=lambda *news: told.append(news))
+    by_part = {what: [share for name, share in told if name == what] for what, _ in told}
+    counted, learned, proved = by_part.values()
+    assert list(by_part)[:2] == ["counting words", "learning merges"]
+    assert counted == [1.0] and proved[-1] == 1.0 and learned[-1] == 1.0
+    assert learned == sorted(learned) and proved == sorted(proved)
