@@ -63,7 +63,7 @@ def asked(variant: str, processes: int, vocab: int, block: int, **run: Any) -> d
     }
 
 
-# Activations weigh most, or logits and the head, or weights.
+# Activations weigh most, or logits and the head, or weights, or gradients of both ends.
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("variant", "processes", "vocab", "block"),
@@ -74,6 +74,8 @@ def asked(variant: str, processes: int, vocab: int, block: int, **run: Any) -> d
         ("gpt2", 2, 8192, 128),
         ("gpt2", 32, 512, 32),
         ("pangu-pi", 32, 512, 256),
+        ("llama", 32, 32768, 16),
+        ("gpt2", 32, 8192, 16),
     ],
 )
 def test_one_of_many_holds_what_fsdp_says(variant, vocab, block, processes):
