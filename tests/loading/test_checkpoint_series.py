@@ -23,3 +23,14 @@ def test_a_run_folder_stands_for_its_checkpoints_in_order(tmp_path):
 def test_other_models_keep_their_order(tmp_path):
     assert expand_runs(["llama", "pre-norm", str(tmp_path)]) == ["llama", "pre-norm", str(tmp_path)]
     assert expand_runs(["checkpoint-9", "llama"]) == ["checkpoint-9", "llama"]
+
+
+def test_the_first_checkpoint_is_before_all_others():
+    assert expand_runs(["checkpoint-1", "checkpoint-0"]) == ["checkpoint-0", "checkpoint-1"]
+
+
+def test_a_model_that_lies_beside_its_checkpoints_is_the_model(tmp_path):
+    for folder in (tmp_path, tmp_path / "checkpoint-2"):
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").touch()
+    assert expand_runs([str(tmp_path)]) == [str(tmp_path)]

@@ -17,6 +17,8 @@ def test_content_is_what_json_reads_back():
     found = json_values(content)
     assert found == {"1": [1, 2.5, None, True], "a": ["b"], "n": [0, 1], "p": "x", "\\ud800": True}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert [json_values(one) for one in (True, np.True_)] == [True, True]
+    assert type(json_values(True)) is bool
     assert {type(one) for one in json_values([np.float64(1), np.float32(1)])} == {float}
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from layerlab.records.parse import (
     DIGEST,
+    check_digest,
     check_text,
     json_of,
     literal_of,
@@ -78,3 +79,17 @@ def test_a_quoted_text_is_read_as_it_was_and_can_be_seen(text):
 def test_an_error_without_a_message_says_its_kind():
     assert one_line(NotImplementedError()) == "NotImplementedError"
     assert one_line(ValueError("two\n lines")) == "two lines"
+
+
+def test_a_table_without_a_digest_is_believed_and_one_with_another_is_not():
+    assert check_digest({"n": 1}) == check_digest(seal({"n": 1})) == {"n": 1}
+    for content, said in (([], "holds no table"), ({**seal({"n": 1}), "n": 2}, "not what was")):
+        with pytest.raises(ValueError, match=said):
+            check_digest(content)
+
+
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_options_count_for_texts_and_bytes(kind):
+    assert json_of(kind("[1.5]")) == [1.5] and json_of(kind("[1.5]"), parse_float=str) == ["1.5"]
+    with pytest.raises(ValueError, match="names the key 'a' twice"):
+        json_of(kind('{"a": 1.5, "a": 2}'), parse_float=str)

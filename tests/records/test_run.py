@@ -66,3 +66,16 @@ def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path):
     refuses(r"events.jsonl is a folder; delete .*, run it again", read_record, folder)
     (folder / "manifest.json").unlink()
     refuses(r"has a result and no manifest\.json; delete it, run it", read_record, folder)
+
+
+def test_halves_are_the_shares_of_even_and_odd_blocks():
+    nats, tokens = [1.0, 2.0, 4.0], [8, 4, 1]
+    blocks = {"nats": nats, "tokens": tokens}
+    given = RunRecord(manifest={}, result={"nats": 20 / 13, "blocks": blocks})
+    even, odd = given.halves("nats")
+    assert (even, odd) == pytest.approx((12 / 13, 8 / 13))
+    one_is_zero = {**blocks, "nats": [0.0, 2.0, 0.0]}
+    given = RunRecord(manifest={}, result={"nats": 3.0, "blocks": one_is_zero})
+    assert given.halves("nats") == (0.0, 3.0) and given.halves("accuracy") is None
+    for result in ({"nats": 3.0}, {"nats": 3.0, "blocks": {**blocks, "nats": [0.0] * 3}}):
+        assert RunRecord(manifest={}, result=result).halves("nats") == (1.5, 1.5)

@@ -1,5 +1,7 @@
 """What is read from the folders of runs."""
 
+import json
+
 from layerlab.records.run_files import describe_single, gather_run_files
 from tests.report.support.race import race, write_runs
 
@@ -52,3 +54,9 @@ def test_a_single_run_is_read_whether_it_has_finished_or_not(tmp_path):
     running = describe_single(folder)["runs"][0]
     assert not running["finished"]
     assert (running["seed"], running["rate"]) == (1, 0.003)
+    (folder / "recipe.json").unlink()
+    assert describe_single(folder)["name"] == content["runs"][0]["run"]
+    named = {"name": "mine", "about": "Why."}
+    (folder / "recipe.json").write_text(json.dumps(named))
+    found = describe_single(folder)
+    assert (found["name"], found["about"], found["recipe"]) == ("mine", "Why.", named)

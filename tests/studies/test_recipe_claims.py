@@ -180,6 +180,7 @@ def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_p
     assert early.verdict == "not decided"
     full = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
     assert [verdict["word"] for verdict in full.verdicts] == ["holds", "fails"]
+    assert (tmp_path / "runs" / "tiny" / "comparison.json").is_file()
     assert full.number > 0 and full.to_dict()["settings"]["draws"] == 3
     fast = study("tiny", runs=tmp_path / "runs", **QUIET)
     assert fast.verdicts == full.verdicts

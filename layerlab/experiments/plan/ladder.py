@@ -80,7 +80,7 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     base = base.change({"model.vocab": base.model.vocab or extent.vocab})
     design = design_model(base)
     full_size = account(design.spec, design.shape).parameters
-    length = _length(base, design.shape, extent)
+    length = _length(base, design.shape)
     sizes = _sizes(ladder, full_size)
     found = [_fit(base, design, size, ladder) for size in sizes]
     _check_apart(sizes, [parameters for _, parameters in found])
@@ -153,12 +153,12 @@ def _sizes(ladder: LadderSection, parameters: int) -> list[float]:
     return [parameters / ladder.ratio**back for back in reversed(range(ladder.steps))]
 
 
-def _length(base: TrainingRecipe, shape: Shape, extent: CorpusSize) -> float:
+def _length(base: TrainingRecipe, shape: Shape) -> float:
     """Return the tokens that a run of the recipe's own length trains on."""
     train, block = base.train, base.data.block_size or shape.context
-    if train.max_steps is not None:
-        return float(train.max_steps * train.batch_size * block)
-    return float(train.tokens or extent.of_passes(train.num_train_epochs or 0))
+    if train.tokens is not None:
+        return float(train.tokens)
+    return float((train.max_steps or 0) * train.batch_size * block)
 
 
 def _fit(

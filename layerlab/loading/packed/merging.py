@@ -113,7 +113,7 @@ def _fit_rows(model: Any, learned: Path) -> set[str]:
 
 def _find_ends(model: Any) -> list[Any]:
     """Return the embedding of a model, and its head where there is one."""
-    ends = (model.get_input_embeddings(), getattr(model, "get_output_embeddings", lambda: None)())
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
     return [one for one in ends if one is not None]
 
 

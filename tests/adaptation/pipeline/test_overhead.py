@@ -35,10 +35,12 @@ def model() -> Any:
         return AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=500, **sizes, **heads))
 
 
-def seconds(section: Any, amount: StageAmount = AMOUNT, **rates: float) -> float:
+def seconds(
+    section: Any, amount: StageAmount = AMOUNT, files: BaseFiles = FILES, **rates: float
+) -> float:
     """Those of files alone: what is there without them is taken off."""
     dry = replace(dry_update(model, section, 1, 16), build=0.0)
-    given = partial(stage_seconds, section, amount, dry, NOTHING, FILES)
+    given = partial(stage_seconds, section, amount, dry, NOTHING, files)
     return given(replace(RATES, **rates)) - given(RATES)
 
 
@@ -48,6 +50,10 @@ def test_every_checkpoint_has_weights_that_learn_and_their_moments():
     size = sum(one.nbytes for one in model().parameters())
     assert seconds(full, pack=1.0) == 2 * 2 * size
     assert seconds(full, save=1.0) == (2 + 1) * size
+    # Hashed are the model that is read, both checkpoints, and what is saved twice.
+    assert seconds(full, seal=1.0) == (1 + 2 * 3 + 2) * size
+    base = BaseFiles(weights=7, known=3)
+    assert (seconds(full, files=base, load=1.0), seconds(full, files=base, know=1.0)) == (7, 3)
     often = SftSection(save_steps=1)
     assert seconds(often, pack=1.0) == 10 * 2 * size
     adapters = SftSection(save_steps=1, lora=LoraSection(r=2))

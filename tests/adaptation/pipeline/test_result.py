@@ -51,12 +51,18 @@ def test_a_model_without_finite_logits_has_no_score(tmp_path):
     row = {"benchmark": "boolq", "title": "BoolQ", "score": 0.0, "error": 0.0, "n": 3}
     row |= {"low": 0.0, "high": 0.56, "chance": 0.5, "lost": True}
     shelf.of(stage.key).mkdir(parents=True)
-    left = {"bits": {}, "answers": [], "benchmarks": [row], "left_out": [], "remarks": []}
+    bits = {"domain": {"bits_per_byte": 2.5, "error": 0.1, "documents": 4}}
+    missing = {"what": "FinEval", "why": "it is not here"}
+    left = {"bits": bits, "answers": [], "benchmarks": [row], "remarks": []}
+    left["left_out"] = [missing, missing]
     shelf.finish(stage, {"result": left}, 1.0)
     content = Tally(read, stages, shelf).content()
-    (told,) = content["scores"]
+    text, told = content["scores"]
+    assert (text["title"], text["score"], text["n"]) == ("domain text", 2.5, 4)
+    assert content["left_out"] == [missing]
+    assert content["table"]["columns"][0] == stage.after
     assert (told["score"], told["low"], told["high"], told["n"]) == (None, None, None, 3)
-    assert content["table"]["rows"][0]["cells"][0]["score"] is None
+    assert [one["cells"][0]["score"] for one in content["table"]["rows"]] == [2.5, None]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,24 @@ def test_scores_that_a_terminal_leaves_out_are_counted():
     assert "... and 5 more scores, on the page" in AdaptationResult(content, Path("x"), {}).summary(
         80
     )
+
+
+def test_a_summary_has_what_was_kept_changed_and_left_out():
+    content = passed()
+    (vocabulary,) = content["vocabulary"]
+    held = {**vocabulary["texts"][0], "name": "law, held out", "ratio": 0.75}
+    vocabulary["texts"].append(held)
+    content["left_out"] = [{"what": f"text {n}", "why": "it is not here"} for n in range(3)]
+    content["table"]["rows"][-1]["cells"] = [{"score": 2.5, "error": 0.1, "n": 4}] * 2
+    found = AdaptationResult(content, Path("x"), {})
+    assert found.frame("left_out").to_dict("records") == content["left_out"]
+    said = found.summary(120)
+    assert "tokens against the base: law, held out 0.750; proved" in said
+    assert "replay, forgetting: +0.1000 bits per byte [+0.0500, +0.1500] over 2 seeds" in said
+    assert "2.500 ± 0.100" in said
+    assert "Left out: text 2: it is not here" in said and " more, on the page" not in said
+    content["left_out"] *= 2
+    assert "... and 3 more, on the page" in AdaptationResult(content, Path("x"), {}).summary(120)
 
 
 def test_ways_to_begin_are_named_below_the_table():

@@ -84,9 +84,9 @@ def test_of_held_out_text_so_many_bytes_are_read_and_no_half_of_a_character(tmp_
 
 
 def test_no_more_rows_are_read_than_are_asked_for(tmp_path):
-    rows = [{"instruction": f"{number}?", "output": str(number)} for number in range(6)]
+    rows = [{"instruction": f"{n}?", "output": str(n), "grade": n} for n in range(6)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    told = {"name": "rows", "path": str(tmp_path / "rows.json")}
+    told = {"name": "rows", "path": str(tmp_path / "rows.json"), "ignore": ("grade",)}
     assert len(rows_of(RowsSection(**told))) == 6
     (first, second) = rows_of(RowsSection(**told, limit=2))
     assert [one.turns[1].text for one in (first, second)] == ["0", "1"]

@@ -13,6 +13,7 @@ from layerlab.experiments.estimate.disk_space import (
     journal_bytes,
     kept_bytes,
     moment_bytes,
+    page_bytes,
 )
 from layerlab.experiments.session import estimate_task
 from layerlab.training import flops
@@ -85,4 +86,8 @@ def test_what_is_not_kept_is_not_counted(tmp_path):
     assert checkpoint_bytes(recipe.change({"run.save_steps": 20})) == 0
     one = checkpoint_bytes(recipe.change({"run.save_steps": 10}))
     assert checkpoint_bytes(recipe) == 3 * one > 0
-    assert journal_bytes(recipe.change({"monitor.interval": 0})) < journal_bytes(recipe)
+    short = {"train.max_steps": 5, "evaluate.eval_steps": 5}
+    assert checkpoint_bytes(recipe.change(short)) == 3 * one  # after each of its updates
+    for less in ({"monitor.interval": 0}, {"evaluate.prompts": []}):
+        assert journal_bytes(recipe.change(less)) < journal_bytes(recipe)
+    assert page_bytes(2_000) - page_bytes(1_000) == page_bytes(1_000) - page_bytes(0) > 1_000

@@ -111,6 +111,7 @@ def test_two_processes_have_two_peaks_and_their_memory(sharding, copies):
     else:
         assert two.memory - two.activations < 2 * state
     assert two.memory == 2 * two.process_memory and one.memory == one.process_memory
+    assert "each of the 2 processes of a run takes" in drawn(estimate(both[:1], measure=False), 120)
 
 
 def test_a_display_holds_a_run_against_the_peaks_of_all_its_processes(tmp_path):
@@ -252,7 +253,7 @@ def test_a_cluster_carries_out_as_many_as_it_is_allowed():
     assert many.slots == 4 and many.seconds == max(side.seconds or 0.0 for side in many.sides)
     assert two.slots == 2 and two.seconds > many.seconds
     # What is free here is not what is free there.
-    assert many.room is None
+    assert many.room is None and (estimate(runs(), measure=False).room or 0) > 10**6
     assert "4 runs, 4 at once" in drawn(many, 120)
     assert "times are those of this machine, and nothing waits in the" in drawn(many, 120)
 
@@ -292,3 +293,5 @@ def test_times_of_a_column_have_one_format():
     )
     shown = drawn(replace(found, sides=(one, two)), 120)
     assert "~9.5 s" in shown and "~71 s" in shown
+    both = tuple(replace(side, measured=True) for side in (one, two))
+    assert "9.5 s" in shown and "~" not in drawn(replace(found, sides=both), 120)

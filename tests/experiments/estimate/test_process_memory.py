@@ -63,7 +63,7 @@ def asked(variant: str, processes: int, vocab: int, block: int, **run: Any) -> d
     }
 
 
-# Activations weigh most, or logits and the head, or weights.
+# Activations weigh most, or logits and the head, or weights, or gradients of both ends.
 # In the last two all layers share their weights, which are whole at once.
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -75,6 +75,8 @@ def asked(variant: str, processes: int, vocab: int, block: int, **run: Any) -> d
         ("gpt2", 2, 8192, 128, {}),
         ("gpt2", 32, 512, 32, {}),
         ("pangu-pi", 32, 512, 256, {}),
+        ("llama", 32, 32768, 16, {}),
+        ("gpt2", 32, 8192, 16, {}),
         ("llama", 2, 512, 128, {"sharing": "blocks"}),
         ("llama", 2, 8192, 8, {"sharing": "blocks", "head": "tied"}),
     ],

@@ -1,6 +1,7 @@
 """Sizes of a ladder: what they are met by, and that a size is a comparison like any other."""
 
 import math
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -96,6 +97,33 @@ def test_a_count_ends_at_the_recipes_own_runs():
     assert all(1.6 < more / less < 2.5 for less, more in pairwise(counts))
 
 
+def test_a_size_is_that_of_the_baseline_that_is_named():
+    ladder = {"sizes": ["100k", "300k"]}
+    first, named = (
+        plan_rungs(recipe(ladder, compare=given), EXTENT)[0]
+        for given in ({}, {"baseline": "pangu-pi"})
+    )
+    for rung, arm in ((first, "llama"), (named, "pangu-pi")):
+        run = next(run for run in plan(rung.recipe, EXTENT) if run.arm == arm)
+        assert count_costs(run.recipe).parameters == rung.parameters
+
+
+def test_the_largest_of_a_count_trains_as_long_as_the_recipe():
+    train = {"max_steps": None, "tokens": 30_000}
+    *_, last = plan_rungs(recipe({"count": 2}, train=train), EXTENT)
+    assert last.tokens == 30_000
+
+
+def test_the_number_of_sizes_that_an_error_expects_is_the_most():
+    def told(count):
+        with pytest.raises(UserError) as error:
+            plan_rungs(recipe({"count": count}), EXTENT)
+        return re.search(r"expected (\d+) sizes at most", str(error.value))
+
+    most = int(told(700)[1])
+    assert told(most + 1) and not told(most)
+
+
 def test_arms_are_matched_at_each_size_as_they_always_are():
     for one in plan_rungs(
         recipe({"sizes": ["200k", "600k"]}, compare={"match": "parameters"}), EXTENT
@@ -173,7 +201,7 @@ def test_presets_give_sizes_that_are_scaled_too():
             "the arm 'gpt2' sets train.max_steps, which a ladder chooses",
         ),
         (
-            recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"train.warmup_steps": 7}}]),
+            recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"train.warmup_steps": 1}}]),
             "the arm 'gpt2' sets train.warmup_steps, which a ladder chooses",
         ),
         (

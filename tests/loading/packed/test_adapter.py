@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import sys
 
@@ -43,13 +44,13 @@ def adapter(base):
     return _save(base, base.parent / "adapter")
 
 
-def _save(base, folder, seed=1):
+def _save(base, folder, seed=1, targets=TARGETS):
     """Save an adapter that changes something, and return its folder."""
     torch.manual_seed(seed)
-    settings = peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=TARGETS)
+    settings = peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=targets)
     adapted = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings)
-    for name, weight in adapted.named_parameters():
-        if "lora_B" in name:
+    for weight in adapted.parameters():
+        if weight.requires_grad:
             torch.nn.init.normal_(weight, std=0.1)
     adapted.save_pretrained(folder)
     return folder
@@ -81,6 +82,22 @@ def test_only_merged_weights_are_in_float32_and_the_precision_stays(adapter):
     assert {one.kind for name, one in stored.items() if name not in wide} == {"BF16"}
 
 
+def test_the_precision_is_not_that_of_the_first_weight(base):
+    adapter = _save(base, base.parent / "first", targets=["embed_tokens"])
+    assert load_model(str(adapter)).model.dtype == torch.bfloat16
+
+
+def test_a_disk_without_room_is_no_fault_of_the_adapter(adapter, cache):
+    wide = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, wide[1]))
+    try:
+        said = "^cannot write .*make room there, or set LAYERLAB_CACHE"
+        refuses(said, find_folder, str(adapter), with_weights=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, wide)
+    assert not list(cache.glob("unpacked/*"))
+
+
 def test_is_merged_once_and_anew_where_its_model_changed(base, adapter, caplog):
     first = find_folder(str(adapter), with_weights=True)
     assert find_folder(str(adapter), with_weights=False) == first
@@ -96,13 +113,19 @@ def test_its_own_tokenizer_goes_before_that_of_the_model(base, adapter):
     for place in (base, adapter):
         (place / "tokenizer_config.json").write_text(json.dumps({"of": place.name}))
     (base / "chat_template.jinja").write_text("of the model")
+    (base / "more" / "templates").mkdir(parents=True)
+    (base / "more" / "templates" / "tool.jinja").write_text("of a tool")
     folder = find_folder(str(adapter), with_weights=True)
     assert json.loads((folder / "tokenizer_config.json").read_text()) == {"of": "adapter"}
     assert (folder / "chat_template.jinja").read_text() == "of the model"
+    assert (folder / "more" / "templates" / "tool.jinja").read_text() == "of a tool"
     assert not (folder / "adapter_config.json").exists()
 
 
 def test_is_one_too_with_the_configuration_of_its_model_beside_it(base, adapter):
+    (adapter / "optimizer.safetensors").touch()
+    assert load_model(str(adapter)).name == "adapter"
+    (adapter / "optimizer.safetensors").unlink()
     shutil.copy(base / "config.json", adapter)
     assert load_model(str(adapter)).name == "adapter"
     (adapter / "model.safetensors").touch()
@@ -197,7 +220,7 @@ def _infinite(base, adapter):
     model = load_saved(base)
     model.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("inf")
     model.save_pretrained(base)
-    return r"up_proj\.weight holds 1 of 1,536 numbers that are NaN or infinite"
+    return r"^the weight model\S*up_proj\.weight holds 1 of 1,536 numbers that are NaN or infinite"
 
 
 @pytest.mark.parametrize(

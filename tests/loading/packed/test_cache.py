@@ -47,12 +47,13 @@ def test_what_a_process_left_that_was_killed_goes(source, cache):
 
 
 def test_a_model_that_nobody_asked_for_within_a_month_makes_room(source, cache):
-    def unpack(number):
-        os.utime(source / "config.json", ns=(number, number))
-        return unpack_once(source, [source / "config.json"], fill)
-
-    old = time.time() - 31 * 24 * 3600
-    for one in (unpack(1), unpack(2)):
-        os.utime(one, (old, old))
-    asked = unpack(2)
-    assert {asked, unpack(3)} == {one for one in cache.iterdir() if one.is_dir()}
+    files = [source / f"{number}.json" for number in range(4)]
+    for file in files:
+        file.touch()
+    old, asked, late = (unpack_once(source, [file], fill) for file in files[:3])
+    for folder, days in ((old, 30.5), (asked, 31), (late, 29.5)):
+        then = time.time() - days * 24 * 3600
+        os.utime(folder, (then, then))
+    assert unpack_once(source, files[1:2], fill) == asked
+    new = unpack_once(source, files[3:], fill)
+    assert {asked, late, new} == {one for one in cache.iterdir() if one.is_dir()}

@@ -16,7 +16,7 @@ from layerlab import UserError
 from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
-from layerlab.studies.engine.runner import find_study, study
+from layerlab.studies.engine.runner import StudyRequest, find_study, study
 from tests.support.oldest import read_csv
 from tests.support.refused import refuses
 
@@ -75,6 +75,31 @@ def test_the_same_settings_give_the_same_numbers_and_others_do_not(record):
     again = study("rounding-input", **QUICK)
     assert again.frame().equals(record.frame())
     assert not study("rounding-input", **QUICK, seed=1).frame().equals(record.frame())
+
+
+def test_a_command_names_what_is_not_usual():
+    drawn, trained = find_study("rounding-input"), find_study("norm-placement")
+
+    def words(found, **given):
+        usual = {"draws": found.draws, "seed": 0, "options": found.options}
+        command = StudyRequest(study=found, threads=1, **{**usual, **given}).command
+        return command.removeprefix(f"layerlab study {found.name}").split()
+
+    elsewhere = Path("elsewhere")
+    assert words(drawn) == words(trained) == words(drawn, runs=elsewhere) == []
+    assert words(trained, runs=elsewhere) == ["--runs", "elsewhere"]
+    assert words(drawn, fast=True, draws=400) == ["--fast"]
+    changed = words(drawn, draws=9, seed=2, options={"digits": 8})
+    assert changed == ["--draws", "9", "--seed", "2", "--option", "digits=8"]
+
+
+def test_the_fast_mode_takes_fewer_draws_of_models_that_are_named(monkeypatch):
+    monkeypatch.setattr(runner, "run_study", lambda plan, progress: plan)
+    fast = {"fast": True, "threads": 1}
+    assert study("path-length", **fast).draws == 120
+    named = study("path-length", **fast, device="cpu", dtype="float32")
+    assert named.draws == 16 and study("path-length", **fast, draws=7, device="cpu").draws == 7
+    assert [(one.device, one.dtype) for one in named.given.values()] == [("cpu", "float32")]
 
 
 def test_a_folder_holds_page_tables_and_settings(tmp_path):

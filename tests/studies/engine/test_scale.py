@@ -123,7 +123,7 @@ def test_a_claim_is_as_large_as_its_arms():
     claim = {"says": "c", "verdict": "holds", "number": None, "said": "holds: x", "source": "Own"}
     told = judge_claim({**claim, "arms": ["large"], "p": 0.01, "pairs": [{"n": 3}]}, found)
     assert (told.scale, told.p, told.said) == ("1.4 M parameters, 0.31 M tokens", 0.01, "x")
-    assert told.unit == "3 seeds"
+    assert told.unit == "3 seeds" and told.number == 0
 
 
 def test_a_terminal_says_on_what_it_was_judged_and_what_was_set_after_a_look():
