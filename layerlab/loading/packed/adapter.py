@@ -58,7 +58,7 @@ def _find_base(folder: Path, find_model: Callable[[str], Path]) -> Path:
     except ValueError as error:
         raise UserError(f"{str(file)!r} is no JSON: {one_line(error)}; copy it anew") from error
     name = config.get(BASE) if isinstance(config, dict) else None
-    way = f"write its folder or Hub id as {BASE} into {str(file)!r}"
+    way = _show_way(folder)
     if not isinstance(name, str) or not name.strip():
         raise UserError(f"the adapter {str(folder)!r} names no model; {way}")
     if config.get("revision") not in (None, "main"):
@@ -70,6 +70,11 @@ def _find_base(folder: Path, find_model: Callable[[str], Path]) -> Path:
         return find_model(name)
     except UserError as error:
         raise UserError(f"the model of the adapter {str(folder)!r}: {error}; or {way}") from error
+
+
+def _show_way(folder: Path) -> str:
+    """Return what to type where another model is meant."""
+    return f"write its folder or Hub id as {BASE} into {str(folder / ADAPTER)!r}"
 
 
 def _fill(folder: Path, base: Path, files: dict[Path, list[Path]], into: Path) -> None:
@@ -101,8 +106,10 @@ def _explain(folder: Path, base: Path) -> Iterator[None]:
             f"{what} without the package {error.name}; {describe_install('sft')}, or pip install "
             f"{error.name}"
         ) from error
+    except UserError as error:  # of the model
+        raise UserError(f"{what}: {error}; {_show_way(folder)}") from error
     except Exception as error:  # of files that may hold anything
-        if isinstance(error, UserError) or find_os_error(error):
+        if find_os_error(error):
             raise
         raise UserError(
             f"{what}: {one_line(error).rstrip('.')}; expected an adapter of that model that PEFT "

@@ -197,7 +197,7 @@ def _infinite(base, adapter):
     model = load_saved(base)
     model.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("inf")
     model.save_pretrained(base)
-    return r"up_proj\.weight holds 1 of 1,536 numbers that are NaN or infinite"
+    return r"into 'base': .*up_proj\.weight holds 1 of 1,536 numbers .*; write its folder or Hub id"
 
 
 @pytest.mark.parametrize(
