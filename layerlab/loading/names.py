@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from layerlab import builtin
 from layerlab.errors import UserError
+from layerlab.observe.architecture.effective_weights import list_adapters
 from layerlab.records.json_values import json_values
 
 # What folders of models are called that by itself tells none from another.
@@ -49,6 +50,8 @@ def list_models(model: Any) -> list[Any]:
 
 def show_inside(given: Any) -> str:
     """Return how to get at the model of what holds one: a compiled one, one with adapters."""
+    if getattr(getattr(given, "active_peft_config", None), "is_prompt_learning", False):
+        return "; what it has learned are prompts, which no weights of a model hold"
     way = next((way for name, way in _HOLDERS.items() if hasattr(given, name)), None)
     return "" if way is None else f": give model.{way}"
 
@@ -66,10 +69,15 @@ def label_models(models: Sequence[Any]) -> list[str]:
 
 
 def label(model: Any) -> str:
-    """Return what a report calls a model: its name, end of path, variant, or class."""
+    """Return what a report calls a model: its name, end of path, variant, or class.
+
+    One in memory is called with the adapters that change it.
+    """
     if isinstance(model, PreTrainedModel):
         own = getattr(model.config, "variant", None) or type(model).__name__
-        return _end_of(Path(model.config._name_or_path or str(own)))
+        name = _end_of(Path(model.config._name_or_path or str(own)))
+        adapters = list_adapters(model)
+        return f"{name} (adapter {', '.join(adapters)})" if adapters else name
     folder = Path(str(model))
     return _end_of(folder.resolve()) if folder.exists() else str(model)
 

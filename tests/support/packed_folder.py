@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-GROUP = 32
+GROUP, BLOCK = 32, 8
 Pack = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]
 
 
@@ -99,6 +99,15 @@ def pack_fp8(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     held = (weight.float() / scale).to(torch.float8_e4m3fn)
     parts = {"weight": held, "weight_scale": scale, "input_scale": torch.tensor(0.1)}
     return parts, held.float() * scale
+
+
+def pack_fp8_blocks(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Pack in eight bits with a scale for each square block, as transformers does."""
+    blocks = weight.float().unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))
+    scales = blocks.abs().amax((1, 3)) / 448
+    spread = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    held = (weight.float() / spread).to(torch.float8_e4m3fn)
+    return {"weight": held, "weight_scale_inv": scales}, held.float() * spread
 
 
 def _words(numbers: Tensor, side: int) -> Tensor:

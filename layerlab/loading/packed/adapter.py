@@ -35,7 +35,7 @@ def merge_adapter(
     Raises:
         UserError: there is no such model, the adapter does not fit it, or the cache has no room.
     """
-    base = _find_base(folder, find_model)
+    name, base = _find_base(folder, find_model)
     if not (folder / LEARNED).is_file():
         raise UserError(
             f"{str(folder)!r} holds an adapter without {LEARNED}; expected its weights as "
@@ -45,20 +45,20 @@ def merge_adapter(
     return unpack_once(
         folder,
         [*files[base], *files[folder]],
-        partial(_fill, folder, base, files),
-        done=f"merged into its model {base.name}",
+        partial(_fill, folder, name, base, files),
+        done=f"merged into its model {name}",
     )
 
 
-def _find_base(folder: Path, find_model: Callable[[str], Path]) -> Path:
-    """Return the folder of the model that an adapter changes."""
+def _find_base(folder: Path, find_model: Callable[[str], Path]) -> tuple[str, Path]:
+    """Return the name and the folder of the model that an adapter changes."""
     file = folder / ADAPTER
     try:
         config = read_json(file)
     except ValueError as error:
         raise UserError(f"{str(file)!r} is no JSON: {one_line(error)}; copy it anew") from error
     name = config.get(BASE) if isinstance(config, dict) else None
-    way = f"write its folder or Hub id as {BASE} into {str(file)!r}"
+    way = _show_way(folder)
     if not isinstance(name, str) or not name.strip():
         raise UserError(f"the adapter {str(folder)!r} names no model; {way}")
     if config.get("revision") not in (None, "main"):
@@ -67,15 +67,20 @@ def _find_base(folder: Path, find_model: Callable[[str], Path]) -> Path:
             f"{name!r}; fetch that into a folder, leave revision out, and {way}"
         )
     try:
-        return find_model(name)
+        return name, find_model(name)
     except UserError as error:
         raise UserError(f"the model of the adapter {str(folder)!r}: {error}; or {way}") from error
 
 
-def _fill(folder: Path, base: Path, files: dict[Path, list[Path]], into: Path) -> None:
+def _show_way(folder: Path) -> str:
+    """Return what to type where another model is meant."""
+    return f"write its folder or Hub id as {BASE} into {str(folder / ADAPTER)!r}"
+
+
+def _fill(folder: Path, name: str, base: Path, files: dict[Path, list[Path]], into: Path) -> None:
     for source, read in files.items():
         copy_files([one for one in read if not str(one).endswith(WRITTEN)], source, into)
-    with _explain(folder, base), quiet_libraries(), warnings.catch_warnings():
+    with _explain(folder, name), quiet_libraries(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PEFT, which knows other ways to use what it made
         from layerlab.loading.packed.merging import merge
 
@@ -87,9 +92,9 @@ def _fill(folder: Path, base: Path, files: dict[Path, list[Path]], into: Path) -
 
 
 @contextmanager
-def _explain(folder: Path, base: Path) -> Iterator[None]:
+def _explain(folder: Path, name: str) -> Iterator[None]:
     """Say in one line why an adapter cannot be merged."""
-    what = f"the adapter {str(folder)!r} cannot be merged into {base.name!r}"
+    what = f"the adapter {str(folder)!r} cannot be merged into {name!r}"
     try:
         yield
     except MemoryError as error:
@@ -101,8 +106,10 @@ def _explain(folder: Path, base: Path) -> Iterator[None]:
             f"{what} without the package {error.name}; {describe_install('sft')}, or pip install "
             f"{error.name}"
         ) from error
+    except UserError as error:  # of the model
+        raise UserError(f"{what}: {error}; {_show_way(folder)}") from error
     except Exception as error:  # of files that may hold anything
-        if isinstance(error, UserError) or find_os_error(error):
+        if find_os_error(error):
             raise
         raise UserError(
             f"{what}: {one_line(error).rstrip('.')}; expected an adapter of that model that PEFT "

@@ -12,7 +12,6 @@ from pathlib import Path
 from shutil import copyfile, rmtree
 
 from layerlab.console.tables import printable
-from layerlab.console.units import amount
 from layerlab.errors import UserError
 from layerlab.system.files import write_folder
 from layerlab.system.locks import lock_folder
@@ -45,10 +44,9 @@ def unpack_once(
     """
     from layerlab.system.hardware import cache_folder  # late: it needs torch
 
-    state, size = [version("transformers"), VERSION], 0
+    state = [version("transformers"), VERSION]
     for file in files:
         found = file.stat()
-        size += found.st_size
         # A copy may keep the first of the times.
         state.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}")
     key = hashlib.sha256("\n".join(state).encode()).hexdigest()[:12]
@@ -61,9 +59,8 @@ def unpack_once(
                 rmtree(left, ignore_errors=True)  # of a process that was killed
             if not folder.is_dir():
                 _make_room(folder.parent)
-                name = printable(str(source))
-                size_read = amount(size, "B")
-                _LOG.warning("%s is %s once (%s), into %s", name, done, size_read, folder)
+                told = printable(f"{source} is {done} once, into {folder}")
+                _LOG.warning("%s, which takes up to 4 bytes a parameter", told)
                 try:
                     write_folder(folder, fill, "unpacked model")
                 except WriteError as error:

@@ -232,6 +232,8 @@ def weights(
     _check_tied(model, place)
     if not is_offloaded(model):
         decompress(model)
+    if is_quantised(config) and not hasattr(model, "hf_quantizer"):
+        model._weight_conversions = None  # else it would be saved as if it were packed again
     return model.eval()
 
 

@@ -82,6 +82,13 @@ def effective_weight(module: nn.Module, name: str) -> Tensor | None:
     return value
 
 
+def list_adapters(root: nn.Module) -> list[str]:
+    """Return the names of the adapters that change what a model computes."""
+    adapted: list[Any] = [one for one in root.modules() if _is_adapted(one)]
+    active = (one.active_adapters for one in adapted if not one.disable_adapters)
+    return sorted({name for names in active for name in names})
+
+
 def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     """Return the weight (a row for each output) and the bias that a linear module computes with.
 

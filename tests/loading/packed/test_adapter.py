@@ -102,7 +102,7 @@ def test_is_merged_once_and_anew_where_its_model_changed(base, adapter, caplog):
     first = find_folder(str(adapter), with_weights=True)
     assert find_folder(str(adapter), with_weights=False) == first
     assert [one.getMessage().split(" once")[0] for one in caplog.records] == [
-        f"{adapter} is merged into its model base"
+        f"{adapter} is merged into its model {base}"
     ]
     weights = base / "model.safetensors"
     os.utime(weights, ns=(1, 1))
@@ -213,14 +213,14 @@ def _other_sizes(base, adapter):
     shutil.rmtree(base)
     config = LlamaConfig(**{**SIZES, "hidden_size": 64}, **HEADS)
     LlamaForCausalLM(config).save_pretrained(base)
-    return r"cannot be merged into 'base': .*size mismatch"
+    return r"cannot be merged into '.*base': .*size mismatch"
 
 
 def _infinite(base, adapter):
     model = load_saved(base)
     model.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("inf")
     model.save_pretrained(base)
-    return r"^the weight model\S*up_proj\.weight holds 1 of 1,536 numbers that are NaN or infinite"
+    return r"into '.*base': .*up_proj\.weight holds 1 of 1,536 .*; write its folder or Hub id"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from layerlab.loading.weights.saved import (
 )
 from layerlab.system.offload import is_offloaded
 from layerlab.system.untrusted.trust import trust
+from tests.support.packed_folder import BLOCK, pack_fp8_blocks, write_packed
 from tests.support.refused import refuses
 
 OWN = {"AutoModelForCausalLM": "own.Own"}
@@ -95,6 +96,17 @@ def test_what_does_not_fit_is_spread_over_the_disk_and_computes_the_same(
     tokens = torch.arange(8)[None]
     with torch.no_grad():
         assert torch.equal(found(tokens).logits, model(tokens).logits)
+
+
+def test_weights_that_were_packed_are_saved_as_the_numbers_that_they_stood_for(tmp_path, tiny):
+    method = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+    expected = write_packed(tiny("llama"), tmp_path / "packed", pack_fp8_blocks, method)
+    found = load_saved(tmp_path / "packed", torch.float32)
+    found.save_pretrained(tmp_path / "saved")
+    again = load_saved(tmp_path / "saved").state_dict()
+    assert again.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(again[name], weight)
 
 
 def test_packed_weights_are_not_changed(tiny):
