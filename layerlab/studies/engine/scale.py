@@ -34,9 +34,9 @@ def count_models(count: int) -> str:
 
     Example:
         >>> count_models(1), count_models(3)
-        ('1 model', '3 models')
+        ('one model', '3 models')
     """
-    return "1 model" if count == 1 else f"{count} models"
+    return "one model" if count == 1 else f"{count} models"
 
 
 def comparison_scale(content: Mapping[str, Any], arms: Sequence[str]) -> str:

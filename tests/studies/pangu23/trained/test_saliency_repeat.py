@@ -248,5 +248,5 @@ def test_a_model_that_looks_back_at_nothing_has_no_lift():
     values = np.full((10, 4), np.nan)
     values[:, RIGHT] = 1
     found = judge_back({"one": {"quantities": values}}, 0)
-    assert found.word == "not decided" and found.unit == "10 texts, 1 model"
+    assert found.word == "not decided" and found.unit == "10 texts, one model"
     assert "comings is none in one, which looks back at nothing; above" in found.said
