@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.tokenization.load import engine
+from layerlab.tokenization.word_counts import check_texts
 
 # Texts that are encoded at once.
 BATCH = 256
@@ -76,6 +77,6 @@ def compression(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Com
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Yield texts in groups, none of which is empty; texts without a character are left out."""
-    rest = filter(None, texts)
+    rest = filter(None, check_texts(texts))
     while batch := list(islice(rest, BATCH)):
         yield batch
