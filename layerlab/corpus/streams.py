@@ -42,7 +42,7 @@ class KeptTokens:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TokenStream:
     """The tokens of one source: a separator, a document, a separator, a document.
 
