@@ -110,7 +110,7 @@ def describe_copies(train: Sequence[TokenStream], held_out: Sequence[TokenStream
             found.append(
                 f"{size:,} of {stream.bytes:,} held-out bytes of {stream.name} "
                 f"({copied.sum():,} of {stream.documents:,} documents) stand in the training text "
-                "too, word for word: their loss tells what was memorised"
+                "too, word for word: their loss tells what was memorized"
             )
     return found
 

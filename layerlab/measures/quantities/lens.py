@@ -58,7 +58,7 @@ def fit_translator(x: Hidden, y: Hidden) -> Translator:
     A, b = argmin sum_t ||y_t - x_t - x_t A - b||^2 / ||y_t||^2 + lambda ||A||_F^2
 
     Errors count relative to the token's norm, as the final norm sees them; the penalty is the one
-    of the least generalised cross-validation.
+    of the least generalized cross-validation.
 
     Source: din23, section 3, without norms and penalty; golub79, equation 1.4, for the penalty.
     """

@@ -75,7 +75,7 @@ def test_behind_the_last_token_nothing_stands():
 
 
 def literal(x: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, float]:
-    """Weighted ridge regression by a stacked system, and its generalised cross-validation."""
+    """Weighted ridge regression by a stacked system, and its generalized cross-validation."""
     weight = 1 / np.linalg.norm(y, axis=1, keepdims=True)
     means = [(weight**2 * part).sum(0) / (weight**2).sum() for part in (x, y - x)]
     a, b = weight * (x - means[0]), weight * (y - x - means[1])
