@@ -1,5 +1,6 @@
 """`layerlab.judge`: a verdict on anybody's runs, from their logs, or on answers to questions."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -84,8 +85,7 @@ def judge(
         allow: settings in which arms may differ, with * for any part of a name; of evaluations
             "prompts", "questions" and "tasks".
         strict: refuse arms that differ in others, or of whose settings nothing is known.
-        higher_is_better: whether more of what is judged is better; so it is, too, where its column
-            is called accuracy, f1, reward or the like.
+        higher_is_better: older name of loss="NAME=higher".
         confidence: of the intervals.
         out: folder for the page, comparison.json, tables and pictures; none is written without it.
         lang: language of the page.
@@ -109,6 +109,13 @@ def judge(
     of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
     _refuse(of_logs if models else of_answers, "evaluations" if models else "logs")
     column, told = (None, None) if loss is None else split_direction(loss, "--loss")
+    if higher_is_better:
+        warnings.warn(
+            f"--higher-is-better is now called --loss {column or 'NAME'}=higher, and in Python "
+            f"loss='{column or 'NAME'}=higher'; the older name is still read",
+            FutureWarning,
+            stacklevel=3,
+        )
     if told is False and higher_is_better:
         raise UserError(f"--higher-is-better contradicts --loss {loss}; leave one of them out")
     options = {

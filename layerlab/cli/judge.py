@@ -81,9 +81,7 @@ def judge(
     ] = False,
     higher_is_better: Annotated[
         bool,
-        typer.Option(
-            "--higher-is-better", help="More of what is judged is better, as of an accuracy."
-        ),
+        typer.Option("--higher-is-better", help="Older name of --loss NAME=higher.", hidden=True),
     ] = False,
     confidence: Annotated[
         float, typer.Option(metavar="P", help="Confidence of the intervals.")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -63,7 +63,7 @@ class Corpus:
         folder: in the cache.
         vocab: one more than the tokenizer's largest token.
         separator: stands before each document.
-        digest: of the tokens, the tokenizer and how both are cut.
+        digest: of the tokens, the tokenizer and how both are cut, by which corpora are compared.
         train: one stream a source.
         validation: the same of the held-out text.
         documents: whether attention stops at separators.
@@ -76,8 +76,8 @@ class Corpus:
     vocab: int
     separator: int
     digest: str
-    train: tuple[TokenStream, ...]
-    validation: tuple[TokenStream, ...]
+    train: tuple[TokenStream, ...] = field(compare=False)
+    validation: tuple[TokenStream, ...] = field(compare=False)
     documents: bool = False
     notes: tuple[str, ...] = ()
     named: PreTrainedTokenizerFast | None = None

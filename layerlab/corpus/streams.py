@@ -42,7 +42,7 @@ class KeptTokens:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TokenStream:
     """The tokens of one source: a separator, a document, a separator, a document.
 
@@ -110,7 +110,7 @@ def describe_copies(train: Sequence[TokenStream], held_out: Sequence[TokenStream
             found.append(
                 f"{size:,} of {stream.bytes:,} held-out bytes of {stream.name} "
                 f"({copied.sum():,} of {stream.documents:,} documents) stand in the training text "
-                "too, word for word: their loss tells what was memorised"
+                "too, word for word: their loss tells what was memorized"
             )
     return found
 

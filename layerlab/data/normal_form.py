@@ -12,7 +12,7 @@ STEP = 256
 
 
 def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
-    """Normalise a text; marks beyond the 30th on one character are kept apart from it.
+    """Normalize a text; marks beyond the 30th on one character are kept apart from it.
 
     Putting n marks in their order takes n squared steps: a text of marks alone, of which the first
     20 KB take a second, would take days for 10 MB.

@@ -44,7 +44,7 @@ def describe_learned(
         if own & its and (cleaned or kept < share or _reaches_in(one, other, own, its)):
             found.append(
                 f"the base may have learned what is held out of {_name(other)}, and its loss then "
-                "tells what was memorised: base.recipe and [data] do not cut that text at one "
+                "tells what was memorized: base.recipe and [data] do not cut that text at one "
                 "place; give both the same validation_fraction and limit, and do not clean it"
             )
     return list(dict.fromkeys(found))
@@ -58,7 +58,7 @@ def _describe(trained: Sequence[Source], held_out: Sequence[Source]) -> Iterator
             yield (
                 f"{first} and {second} share files, of which they hold out other ends: what is "
                 "held out of one may be learned from the other, and its loss then tells what was "
-                "memorised"
+                "memorized"
             )
 
 

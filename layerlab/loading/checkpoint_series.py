@@ -12,7 +12,7 @@ _STEP = re.compile(r"checkpoint-(\d+)$")
 def step(name: str) -> int | None:
     """Return the training step in a folder's name, as `transformers.Trainer` writes it.
 
-    Unit: optimiser steps.
+    Unit: optimizer steps.
 
     Example:
         >>> step("run/checkpoint-500")

@@ -49,7 +49,7 @@ from layerlab.loading.weights.weightless import (
     check_kinds,
     check_unpacked,
     empty,
-    is_quantised,
+    is_quantized,
 )
 from layerlab.numerics.emulation.policies.policy import APPLIED, CARRIED
 from layerlab.observe.architecture.packed_weights import is_packed
@@ -146,7 +146,7 @@ class LoadedModel:
 
     @property
     def packed(self) -> str | None:
-        """The first weight that is kept in eight bits or fewer, as quantised models keep them."""
+        """The first weight that is kept in eight bits or fewer, as quantized models keep them."""
         named = self.model.named_parameters()
         return next((name for name, one in named if is_packed(one)), None)
 
@@ -191,9 +191,9 @@ class LoadedModel:
         }
 
     def _count(self) -> int:
-        """Count the parameters; of a quantised model as it was before, without what scales it."""
+        """Count the parameters; of a quantized model as it was before, without what scales it."""
         held: Any = self.model
-        if is_quantised(held.config):
+        if is_quantized(held.config):
             with torch.device("meta"):
                 held = type(held)(copy.deepcopy(held.config))
         return sum(one.numel() for one in held.parameters())
@@ -346,15 +346,15 @@ def _load_by_name(
             folder, config = whole, configuration(whole)
         source, outlines = str(folder), read_outlines(folder)
         bare = empty(config, source, outlines)
-        quantised = is_quantised(config)
-        (check_blocks if quantised else check_kinds)(bare, source, outlines)
+        quantized = is_quantized(config)
+        (check_blocks if quantized else check_kinds)(bare, source, outlines)
         check_stored_once(bare, folder, outlines)
         if device is None and not stay[True]:
             device = choose_device(bare, precision(config, dtype, outlines, "cuda"))
         kind = precision(config, dtype, outlines, device)
         room = fits(bare, kind, device)
-        # On the disk a quantised weight is not the number that the model computes with.
-        stored = stay[room] and not (quantised and room)
+        # On the disk a quantized weight is not the number that the model computes with.
+        stored = stay[room] and not (quantized and room)
         if stored:
             check_plain(config, source)
             check_stored(bare, source, outlines)
@@ -362,11 +362,11 @@ def _load_by_name(
         remark_rounded(model, source, {} if dtype else outlines)
         _check_bias(model)
         # transformers does not compare weights that stay on the disk.
-        if not quantised and (stored or is_offloaded(model)):
+        if not quantized and (stored or is_offloaded(model)):
             check_stored_tied(bare, folder, outlines)
-        if not stored and (quantised or not check_call(bare, source)):
+        if not stored and (quantized or not check_call(bare, source)):
             check_real_call(model, source)
-        if quantised:
+        if quantized:
             check_unpacked(model, source, outlines)
         tokenizer = tokenizer if tokenizer is not None else tokenizer_of(source)
     return LoadedModel(

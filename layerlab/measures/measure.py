@@ -40,8 +40,8 @@ def refuse_offloaded(subject: Any) -> str | None:
 
 
 def describe_packed(name: str) -> str:
-    """Return why a quantised weight is no number that the model computes with."""
-    return f"{name} is quantised: its numbers are not those that it computes with"
+    """Return why a quantized weight is no number that the model computes with."""
+    return f"{name} is quantized: its numbers are not those that it computes with"
 
 
 def short_text() -> str:

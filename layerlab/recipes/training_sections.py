@@ -174,7 +174,7 @@ class DataSection(Section):
 
 
 class TrainSection(Section):
-    """The optimisation: everything that decides a run besides model and data.
+    """The optimization: everything that decides a run besides model and data.
 
     Attributes:
         max_steps: updates of the weights; or give tokens, or num_train_epochs.

@@ -66,22 +66,22 @@ def check_held(model: nn.Module) -> None:
             )
 
 
-def check_unquantised(model: nn.Module) -> None:
-    """Refuse weights without numbers of their own, or that a quantiser computes with.
+def check_unquantized(model: nn.Module) -> None:
+    """Refuse weights without numbers of their own, or that a quantizer computes with.
 
     Raises:
         UserError: there are some.
     """
     check_held(model)
-    if (place := find_quantised(model)) is not None:
+    if (place := find_quantized(model)) is not None:
         raise UserError(
-            f"{place} of {type(model).__name__} is quantised, and what its quantiser computes "
+            f"{place} of {type(model).__name__} is quantized, and what its quantizer computes "
             "cannot be emulated; expected a model in floating point, as that which it was made from"
         )
 
 
-def find_quantised(model: nn.Module) -> str | None:
-    """Return the path of the first module whose quantiser has a forward pass of its own."""
+def find_quantized(model: nn.Module) -> str | None:
+    """Return the path of the first module whose quantizer has a forward pass of its own."""
     for path, module in model.named_modules():
         weights = [one for one in module._parameters.values() if one is not None]
         packed = any(is_bitsandbytes(one) or is_wrapped(one) for one in weights)

@@ -1,8 +1,8 @@
 """BPE of a fast tokenizer's own file, where it loses no text, and tokenizers made of it.
 
 The file is `tokenizer.json` of the tokenizers library. An id stays what it is: a token that was
-added behind the vocabulary is written into it as well, because the library numbers added tokens
-anew from the end of the vocabulary when it reads the file.
+added behind the vocabulary is written into it as well where others follow, because the library
+numbers added tokens anew from the end of the vocabulary when it reads the file.
 """
 
 import json
@@ -89,7 +89,12 @@ class BpeFile:
         Its tokens that are added or stand around a text have to be in the vocabulary.
         """
         content = json.loads(json.dumps(self.content))
-        content["model"]["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
+        own = self.content["model"]["vocab"]
+        ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))
+        # In the vocabulary a token that is found in whole texts alone would be found in words too.
+        while (last := next(reversed(ordered), None)) in self.added and last not in own:
+            del ordered[last]
+        content["model"]["vocab"] = ordered
         content["model"]["merges"] = [list(merge) for merge in merges]
         for token in content["added_tokens"]:
             token["id"] = vocab[token["content"]]

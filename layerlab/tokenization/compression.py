@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.tokenization.load import engine
+from layerlab.tokenization.word_counts import check_texts
 
 # Texts that are encoded at once, and their characters, of which each may take 200 bytes meanwhile.
 BATCH, CHARACTERS = 4096, 1 << 19
@@ -76,7 +77,7 @@ def compression(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Com
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Yield texts in groups, none of which is empty; texts without a character are left out."""
     batch, size = list[str](), 0
-    for text in filter(None, texts):
+    for text in filter(None, check_texts(texts)):
         batch.append(text)
         size += len(text)
         if len(batch) == BATCH or size >= CHARACTERS:

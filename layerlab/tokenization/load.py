@@ -244,7 +244,7 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
     except Exception as error:  # of many kinds: no tokenizer, a strange configuration
         raise UserError(
             f"{'the folder ' if here else ''}{given} holds no tokenizer that can be loaded: "
-            f"{explain_failure(error)}; expected a tokenizer.json"
+            f"{_explain(error)}; expected a tokenizer.json"
         ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.backend_tokenizer is None:
         raise UserError(
@@ -252,3 +252,11 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
             "convert it to the tokenizers library first"
         )
     return tokenizer
+
+
+def _explain(error: Exception) -> str:
+    """Explain in a few words why transformers made no tokenizer of a folder."""
+    if isinstance(error, KeyError):
+        return f"its files lack {error}"
+    told = explain_failure(error)
+    return "no file of it is a tokenizer's" if "instantiate the backend" in told else told

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 
+from layerlab.errors import UserError
 from layerlab.tokenization.bpe_file import BpeFile, is_byte
 from layerlab.tokenization.spm.model_file import SPACE
+from layerlab.validation import short_repr
 
 _DIGITS = re.compile(r"\d\d")
 # Runs of one kind without a break: the time of a trainer grows with the square of a word.
@@ -15,6 +17,28 @@ LONGEST = 1024
 _LONG = re.compile(
     "|".join(f"{kind}{{{LONGEST}}}" for kind in (r"[^\W\d_]", r"\d", r"(?:[^\w\s]|_)", r"\s"))
 )
+
+
+def check_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts as they come.
+
+    Raises:
+        UserError: one is no `str`, or holds half of a surrogate pair, which no tokenizer reads.
+    """
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(
+                f"texts[{number}] is {short_repr(text)}; expected a str: decode bytes, and leave "
+                "out what is missing"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"texts[{number}] holds half of a surrogate pair ({text[error.start]!r}), which is "
+                "no text; mend it with text.encode(errors='replace').decode()"
+            ) from None
+        yield text
 
 
 def cut_long_words(texts: Iterable[str]) -> Iterator[str]:
@@ -47,7 +71,7 @@ def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
         engine.pre_tokenizer = pre_tokenizers.Sequence([step for step in steps if step])
     # Nothing is learned: a trainer keeps the words that it was fed, and they are what is wanted.
     trainer = trainers.BpeTrainer(vocab_size=0, limit_alphabet=0, show_progress=False)
-    engine.train_from_iterator(cut_long_words(_between(texts, found.added)), trainer)
+    engine.train_from_iterator(cut_long_words(_between(check_texts(texts), found.added)), trainer)
     counts: dict[str, int] = json.loads(trainer.__getstate__())["BpeTrainer"]["words"]
     return counts
 

@@ -47,11 +47,11 @@ def flops_per_token(recipe: TrainingRecipe) -> TokenFlops:
     return TokenFlops(full=3 * full, causal=round(3 * (full - square * (block - 1) / (2 * block))))
 
 
-def utilisation(flops: int | float, seconds: float, peak: float) -> float:
-    """Return model FLOPs utilisation (MFU): what was achieved over the measured peak.
+def utilization(flops: int | float, seconds: float, peak: float) -> float:
+    """Return model FLOPs utilization (MFU): what was achieved over the measured peak.
 
     Example:
-        >>> utilisation(3e11, 2.0, 1e12)
+        >>> utilization(3e11, 2.0, 1e12)
         0.15
     """
     return flops / seconds / peak

@@ -71,6 +71,8 @@ def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended, tmp_path):
     assert [side.arm for side in arms.sizes[0].estimate.sides] == ["llama", "gpt2"]
     assert any(line.startswith("gpt2 against llama") for line in arms.sizes[0].remarks())
     assert not any(tmp_path.iterdir())
+    assert one.task == estimate_runs(SMALL, out=tmp_path, progress=False).task != arms.task
+    assert one == one != arms
 
 
 @pytest.mark.full

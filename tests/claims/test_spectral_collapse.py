@@ -140,7 +140,7 @@ def test_the_theorem_holds_without_a_mask(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_refuted_under_a_causal_mask_the_theorem_is_violated(seed):
-    # The residual about the mean is at most twice the one that dong21 minimises.
+    # The residual about the mean is at most twice the one that dong21 minimizes.
     depth = 5
     steps = stack(causal=True, depth=depth + 1, seed=seed, scale=SMALL)
     assert speaks(steps, depth)

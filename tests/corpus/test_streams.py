@@ -33,7 +33,7 @@ def test_documents_that_are_held_out_and_learned_are_counted(tmp_path):
     assert found.notes == (
         f"{size:,} of {found.validation_bytes:,} held-out bytes of {tmp_path / 'twice.jsonl'} "
         f"({len(copied)} of {len(held)} documents) stand in the training text too, word for word: "
-        "their loss tells what was memorised",
+        "their loss tells what was memorized",
     )
 
 

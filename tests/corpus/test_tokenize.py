@@ -11,7 +11,7 @@ from layerlab.tokenization.load import engine, train_tokenizer
 BYTES = engine(train_tokenizer(["the cat and the hat", "zwei Käse", "今天 今天"] * 5, 300))
 
 
-def _normalising() -> Tokenizer:
+def _normalizing() -> Tokenizer:
     """One that changes the text before it cuts it, and knows few characters."""
     found = Tokenizer(models.Unigram())
     found.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -27,7 +27,7 @@ def _normalising() -> Tokenizer:
 @given(st.text(min_size=1))
 @settings(max_examples=150, deadline=None)
 def test_ends_rise_to_the_length_of_the_text(text):
-    for machine in (BYTES, NORMALISING):
+    for machine in (BYTES, NORMALIzING):
         found = machine.encode(text, add_special_tokens=False)
         ends = byte_ends(text, found)
         assert len(ends) == len(found.ids)
@@ -35,7 +35,7 @@ def test_ends_rise_to_the_length_of_the_text(text):
             assert ends[-1] == len(text.encode()) and (np.diff(ends) >= 0).all() and ends[0] >= 0
 
 
-NORMALISING = _normalising()
+NORMALIzING = _normalizing()
 
 
 def test_tokens_end_where_their_characters_do():

@@ -70,5 +70,5 @@ def test_what_is_held_out_of_a_part_is_learned_from_the_whole(home):
     assert corpus.notes == (
         "./texts/a.txt (limit = 9000) and texts/a.txt share files, of which they hold out other "
         "ends: what is held out of one may be learned from the other, and its loss then tells what "
-        "was memorised",
+        "was memorized",
     )

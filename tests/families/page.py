@@ -145,7 +145,7 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
         "Not tested here: trained weights, other implementations than eager and sdpa (flash, flex "
         "and paged attention are replaced by one of these while a model is traced), half "
         "precision, texts longer than a sliding window's or a chunk's few multiples, images and "
-        "sound, remote code, quantised weights.",
+        "sound, remote code, quantized weights.",
     ]
 
 

@@ -63,7 +63,7 @@ REPEATING = {
         "the_same_cloud_gives_the_same_picture_wherever_it_lies",
     ],
     "measures/quantities/low_precision/test_condition.py": [
-        "every_part_of_a_llama_is_recognised_and_none_is_refused"
+        "every_part_of_a_llama_is_recognized_and_none_is_refused"
     ],
     "measures/quantities/test_dimension.py": [
         "effective_dimension_agrees_with_scikit_dimension",

@@ -111,7 +111,7 @@ def test_a_model_whose_dtypes_do_not_go_together_is_refused(tiny):
     assert load_model(model).model is model
 
 
-@pytest.mark.filterwarnings("ignore")  # torch gives its quantised tensors up
+@pytest.mark.filterwarnings("ignore")  # torch gives its quantized tensors up
 def test_a_model_whose_weights_are_packed_is_refused(tiny):
     packed = torch.ao.quantization.quantize_dynamic(tiny("llama"), {torch.nn.Linear})
     refuses("is no tensor but a dtype, as quantize_dynamic packs", load_model, packed)

@@ -133,7 +133,7 @@ def test_rows_with_a_name_each_are_no_table(name, tmp_path):
         ("config.yaml", "a: &a [1, *a]", "it repeats itself into more than 200,000 values"),
         ("config.yaml", f"a: {'1:' * 999}1", "expected a number of at most 64 digits"),
         ("config.yaml", "a: !!timestamp x", "no attribute"),
-        # How deep is too deep, and for which reader of them first, is another matter in each Python.
+        # How deep is too deep, and for which reader first, is another matter in each Python.
         ("config.json", '{"a":' * 3000 + "1" + "}" * 3000, "(recursion|nested too deeply)"),
     ],
 )

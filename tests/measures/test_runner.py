@@ -54,17 +54,17 @@ class Watcher(Progress):
         self.steps.append(now)
 
 
-def test_quantised_weights_are_not_read_as_the_numbers_of_the_model(tiny):
+def test_quantized_weights_are_not_read_as_the_numbers_of_the_model(tiny):
     model = tiny("llama")
     weight = model.model.layers[0].self_attn.q_proj.weight
     weight.data = (weight.data * 448).to(torch.float8_e4m3fn)
     found = readings(patient(model), [], resolve(["querykey", "matrices"]))
-    said = "model.layers.0.self_attn.q_proj.weight is quantised: its numbers are not those that"
+    said = "model.layers.0.self_attn.q_proj.weight is quantized: its numbers are not those that"
     assert all(reason.startswith(said) for reason in found.refused.values())
     assert set(found.refused) == {"querykey", "matrices"} and not any(found.rows.values())
 
 
-def test_a_product_of_quantised_weights_is_no_number(tiny):
+def test_a_product_of_quantized_weights_is_no_number(tiny):
     model = tiny("llama")
     down = model.model.layers[0].mlp.down_proj
     scaled = torch.nn.Linear(down.in_features, down.out_features, bias=False)
@@ -74,7 +74,7 @@ def test_a_product_of_quantised_weights_is_no_number(tiny):
     found = readings(patient(model), TOKENS[:1], resolve(["lipschitz"]))
     rows = found.rows["lipschitz"]
     assert all(math.isnan(row["weights"]) for row in rows) and not math.isnan(rows[1]["local"])
-    assert "is quantised" in found.notes["lipschitz"][0]
+    assert "is quantized" in found.notes["lipschitz"][0]
     assert linear_map(scaled) is None
 
 

@@ -152,7 +152,7 @@ def test_scores_and_softmax_of_a_tile_are_computed_once_for_all_measures(tiny, m
     model, sequences = tiny("llama"), texts(ODD)
     record = attention_pass.AttentionRecord
     formed: list[str] = []
-    for name in ("masked_scores", "normalise"):
+    for name in ("masked_scores", "normalize"):
         own = getattr(record, name)
 
         def counting(*given, own=own, name=name, **options):

@@ -27,9 +27,10 @@ def noise(*shape):
 def test_which_norm_is_the_less_stable_is_one_sentence_and_by_how_much_another(ratio, word, size):
     error = noise(3 * layernorm_rmsnorm.TOKENS, 5)
     one = {"rms": error, "layer": ratio * error, "ratio": np.ones(5)}
-    found = layernorm_rmsnorm.judge_real({"pre-norm": one, "llama": one}, 0)
+    found = layernorm_rmsnorm.judge_real({"pre-norm": one, "llama": one}, 0, "one text")
     assert found.word == word and "above 1 was asked for in each. In size" in found.said
     assert size in found.said.split("In size")[1]
+    assert found.unit == f"{layernorm_rmsnorm.TOKENS} tokens of one text, 2 models"
 
 
 @pytest.mark.parametrize(

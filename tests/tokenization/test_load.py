@@ -89,6 +89,17 @@ def test_what_cannot_be_used_is_named(tmp_path):
         load_tokenizer(str(tmp_path / "bare.json"))
 
 
+def test_what_a_folder_lacks_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    refuses("loaded: no file of it is a tokenizer's; expected", load_tokenizer, str(tmp_path))
+    WORDS.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text("utf-8"))
+    del content["added_tokens"]
+    file.write_text(json.dumps(content))
+    refuses("loaded: its files lack 'added_tokens'; expected", load_tokenizer, str(tmp_path))
+
+
 def test_merges_are_left_out_by_nobody(tmp_path, caplog):
     """A dropout in the file, of a folder, of a file alone, beside a model, and in memory."""
     drawn = copy.deepcopy(WORDS)

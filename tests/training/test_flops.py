@@ -21,7 +21,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
 from layerlab.recipes.arms import arms
 from layerlab.training import flops as cost
-from layerlab.training.flops import TokenFlops, flops_per_token, utilisation
+from layerlab.training.flops import TokenFlops, flops_per_token, utilization
 from layerlab.training.run_spec import RunSpec, count_costs, design_model
 from layerlab.variants import registry
 from layerlab.variants.registry import variants
@@ -329,5 +329,5 @@ def test_equal_time_needs_the_device_and_a_cache(monkeypatch):
 
 
 def test_mfu_of_what_the_peak_allows_is_one():
-    assert utilisation(2e12, 2.0, 1e12) == 1.0
+    assert utilization(2e12, 2.0, 1e12) == 1.0
     assert isinstance(flops_per_token(recipe()), TokenFlops)

@@ -154,7 +154,7 @@ def test_muon_has_exactly_these(variant, inside):
         assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def orthogonalised(matrix):
+def orthogonalized(matrix):
     """Five steps of Newton-Schulz in bfloat16, with the published coefficients."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix.bfloat16()
@@ -182,7 +182,7 @@ def test_muon_is_the_published_equation(shape):
         before = weight.detach().clone()
         optimizer.step()
         held = held.lerp(weight.grad, 1 - m)
-        update = orthogonalised(weight.grad.lerp(held, m))
+        update = orthogonalized(weight.grad.lerp(held, m))
         expected = expected * (1 - rate * decay) - rate * scale * update
         # Three roundings of a step, each of half a unit in the last place.
         torch.testing.assert_close(weight.detach(), expected, rtol=1e-6, atol=1e-6)

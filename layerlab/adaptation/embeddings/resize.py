@@ -316,7 +316,7 @@ def _matrices(model: Any) -> tuple[nn.Embedding, nn.Linear]:
             what = "not in memory" if weight.is_meta else f"stored as {weight.dtype}"
             raise UserError(
                 f"the embedding or the head is {what}; expected floating-point weights in memory: "
-                "load the model without quantisation, on one device"
+                "load the model without quantization, on one device"
             )
     return embedding, head
 

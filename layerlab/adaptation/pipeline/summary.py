@@ -203,7 +203,7 @@ class Tally:
                 yield (
                     f"what the base {name} was trained on is not known here, as no recipe tells "
                     "it: it may have learned what is held out, whose loss then tells what was "
-                    "memorised"
+                    "memorized"
                 )
         for one in self._each("clean", "sources"):
             yield from one["notes"]

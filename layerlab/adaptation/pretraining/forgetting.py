@@ -144,7 +144,7 @@ def change(then: UnitLosses, now: UnitLosses, level: float = LEVEL) -> Change:
 
     F = sum_d (now_d - then_d) / (ln 2 * sum_d bytes_d), a ratio of sums over documents d: its
     standard error is that of the residuals now_d - then_d - F ln 2 bytes_d (units drawn at random,
-    linearised), its interval Student's with n - 1 degrees of freedom. 0 means nothing is forgotten.
+    linearized), its interval Student's with n - 1 degrees of freedom. 0 means nothing is forgotten.
 
     Unit: bits per byte.
 

@@ -94,7 +94,7 @@ class Encoder:
         }
 
     def check(self, rows: Sequence[Conversation]) -> None:
-        """Try the template on random rows under limits: it may recognise a fixed text.
+        """Try the template on random rows under limits: it may recognize a fixed text.
 
         Nobody knows which rows, so that a template that takes too much for many is found.
 

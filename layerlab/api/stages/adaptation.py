@@ -52,14 +52,14 @@ def clean_text(
     max_bytes: int | None = None,
     progress: bool = True,
 ) -> "CleaningResult":
-    """Normalise, filter and deduplicate text into a folder, with a report of what went.
+    """Normalize, filter and deduplicate text into a folder, with a report of what went.
 
     Rules are called as in a recipe; their names of 0.1 are still read.
 
     Args:
         source: a file, a folder or `hf:NAME`, as in a recipe.
         out: folder for text.jsonl and report.json.
-        unicode_form: Unicode normalisation form: NFC, NFKC or none.
+        unicode_form: Unicode normalization form: NFC, NFKC or none.
         min_chars: fewest characters of a document.
         max_chars: most characters of a document.
         max_broken_ratio: largest share of broken characters: U+FFFD and control characters.

@@ -25,7 +25,7 @@ def is_unwatched() -> bool:
 
 
 def redone(*gradients: Tensor | None) -> bool:
-    """Return whether a backward pass is differentiated in turn, or vectorised.
+    """Return whether a backward pass is differentiated in turn, or vectorized.
 
     It then takes the plain formula.
 

@@ -11,7 +11,7 @@ from layerlab.console.tables import printable, show_result
 
 
 class Form(StrEnum):
-    """The forms in which Unicode is normalised."""
+    """The forms in which Unicode is normalized."""
 
     nfc = "NFC"
     nfkc = "NFKC"
@@ -30,7 +30,7 @@ def name_today(option: str) -> str:
 def clean(
     source: Annotated[str, typer.Argument(help="A file, a folder or hf:NAME, as in a recipe.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for text.jsonl and the report.")],
-    unicode_form: Annotated[Form, typer.Option(help="Unicode normalisation form.")] = Form.nfc,
+    unicode_form: Annotated[Form, typer.Option(help="Unicode normalization form.")] = Form.nfc,
     min_chars: Annotated[int, typer.Option(help="Fewest characters of a document.")] = 50,
     max_chars: Annotated[int, typer.Option(help="Most characters of a document.")] = 10_000_000,
     max_broken_ratio: Annotated[
@@ -62,7 +62,7 @@ def clean(
     field: FieldOption = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Normalise, filter and deduplicate text; report what went."""
+    """Normalize, filter and deduplicate text; report what went."""
     from layerlab.api.stages.adaptation import clean_text
 
     found = clean_text(

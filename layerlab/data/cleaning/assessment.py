@@ -29,10 +29,10 @@ class Assessment:
     """One document, held against all rules but those on duplicates.
 
     Attributes:
-        text: normalised; empty where it is removed.
+        text: normalized; empty where it is removed.
         beginning: of the text as it was read.
         size: of the text as it was read, in bytes.
-        changed: whether normalisation rewrote it.
+        changed: whether normalization rewrote it.
         reason: it is removed for, and the same in words; None where it stays.
         words: a hash, for exact duplicates.
         sketch: for near duplicates; None where it has no run.

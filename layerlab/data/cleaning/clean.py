@@ -1,4 +1,4 @@
-"""Documents cleaned: normalised, filtered, each kept once, and a report of what went and why."""
+"""Documents cleaned: normalized, filtered, each kept once, and a report of what went and why."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -64,7 +64,7 @@ class CleaningResult:
         bytes: of their text.
         kept: documents that are left.
         kept_bytes: of their text.
-        changed: of those that are left, how many were rewritten by normalisation.
+        changed: of those that are left, how many were rewritten by normalization.
         removed: by reason.
         rules: by which it was done.
         notes: what the reader has to know.

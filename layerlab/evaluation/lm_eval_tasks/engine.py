@@ -1,5 +1,11 @@
 """All that is taken of lm-eval, in one place: its model, its loop, its tasks and their metrics."""
 
+# ruff: noqa: E402  (what stands before the import is read before it)
+import os
+
+# lm-eval sets them when it is imported, for all of the process.
+_UNSET = {"HF_XET_HIGH_PERFORMANCE", "HF_HUB_ENABLE_HF_TRANSFER"} - {*os.environ}
+
 import lm_eval
 import lm_eval.api.metrics  # fills the registry of metrics
 from lm_eval import utils
@@ -24,5 +30,8 @@ __all__ = [
     "metric_registry",
     "utils",
 ]
+
+for _name in _UNSET:
+    os.environ.pop(_name, None)
 
 ENGINE = f"lm-eval {lm_eval.__version__}"

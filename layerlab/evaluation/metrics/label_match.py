@@ -14,7 +14,7 @@ def labels_in(output: str, options: Iterable[str]) -> set[str]:
     An option that stands inside another one is found with it. Full-width letters count as letters.
 
     Source: fei23, the judging of choices and label sets.
-    Differs: full-width letters are normalised.
+    Differs: full-width letters are normalized.
 
     Example:
         >>> labels_in("答案是Ｂ。", "ABCD")

@@ -17,7 +17,7 @@ def log_distance(months: int, gold_months: int) -> float:
 
     0 means they are the same; ln 2 = 0.69 that one is about twice the other.
 
-    Source: fei23, normalised log-distance.
+    Source: fei23, normalized log-distance.
     Unit: nats, of months.
 
     Example:
@@ -33,7 +33,7 @@ def term_score(output: str, gold_months: int) -> Mark:
     1 means the same number of months; 0 a distance of ln 216, and no term at all. A term further
     off than that is below 0, as the source leaves it, so that the mean of the rows is its score.
 
-    Source: fei23, normalised log-distance.
+    Source: fei23, normalized log-distance.
     Unit: none.
     """
     months = months_in(output)

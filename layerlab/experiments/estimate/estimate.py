@@ -23,7 +23,7 @@ from layerlab.model.cost.match import Match
 from layerlab.model.parametrization import Base
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import RunSection
-from layerlab.training.flops import TokenFlops, flops_per_token, peak_of, utilisation
+from layerlab.training.flops import TokenFlops, flops_per_token, peak_of, utilization
 from layerlab.training.run_spec import RunSpec, design_model
 
 
@@ -281,7 +281,7 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         update_seconds=pace.update,
         seconds=pace.update and updates * pace.update,
         measured=pace.measured,
-        mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, processes * peak),
+        mfu=pace.update and peak and utilization(each.full * tokens, pace.update, processes * peak),
         process_memory=own,
         memory=processes * own,
         activations=processes * pace.activations,

@@ -52,7 +52,7 @@ _WHY = {
         "the format of emulate.format has one scale for all that a forward pass reads"
     ),
     "micro_batch": "the format of emulate.format has one scale for all that a forward pass reads",
-    "train": "another optimisation ends elsewhere, whatever the block",
+    "train": "another optimization ends elsewhere, whatever the block",
     "data": "losses on other text, or on text in another order, are no paired losses",
     "evaluate": "a loss is compared on the same blocks only",
     "control": "a penalty or a clip changes the training as much as a block does",

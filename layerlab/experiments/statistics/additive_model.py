@@ -37,7 +37,7 @@ class _Design:
         row, column: of each cell, its arm and its seed.
         filled: 1 where an arm has a seed, an array of arms by seeds.
         counts: cells of each arm, and of each seed.
-        inverse: generalised, of the equations of one side without the other.
+        inverse: generalized, of the equations of one side without the other.
         by_arm: whether that side is the arms.
         left: of each cell, what of its noise is left in its residual.
         patterns: 1 where a line of the longer side has a cell, each different one once.
@@ -336,7 +336,7 @@ def _part(row: np.ndarray, column: np.ndarray, shape: tuple[int, ...]) -> np.nda
 
 
 def _invert(equations: np.ndarray) -> np.ndarray:
-    """Return a generalised inverse of equations that leave the sum of each part's levels open."""
+    """Return a generalized inverse of equations that leave the sum of each part's levels open."""
     from scipy.sparse.csgraph import connected_components
 
     # What this adds to a part shifts its levels together, and no difference inside of it.

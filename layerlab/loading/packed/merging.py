@@ -34,7 +34,7 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
         learned: the adapter's weights, with its configuration beside them.
 
     Raises:
-        UserError: the model cannot be read, or is quantised.
+        UserError: the model cannot be read, or is quantized.
         ValueError: the adapter does not fit it, or has nothing that could be merged.
         MemoryError: it would not fit into memory.
     """

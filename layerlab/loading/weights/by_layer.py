@@ -73,7 +73,7 @@ def read_stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tup
 def _widen(tensor: Tensor) -> Tensor:
     """Return numbers of eight bits as float32, in which torch can compute, and others as they are.
 
-    So does transformers, where no method of quantisation is named.
+    So does transformers, where no method of quantization is named.
     """
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
@@ -126,7 +126,7 @@ def skeleton(folder: Path) -> Any:
 
     Raises:
         UserError: the folder has no config.json, or one that is not that of the weights, or they
-            are quantised, or hold one weight twice, or a tied one in two that differ.
+            are quantized, or hold one weight twice, or a tied one in two that differ.
     """
     check_weights(folder)
     config = configuration(folder)

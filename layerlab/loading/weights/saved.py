@@ -26,7 +26,7 @@ from layerlab.loading.weights.weightless import (
     auto_class,
     check_method,
     check_number,
-    is_quantised,
+    is_quantized,
 )
 from layerlab.observe.architecture.packed_weights import decompress, read_parameters
 from layerlab.records.parse import one_line, read_json
@@ -222,8 +222,8 @@ def weights(
         raise
     except Exception as error:  # whatever stands in the files beside the weights
         message = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
-        # A method of quantisation may want a package, or a GPU.
-        if isinstance(error, ImportError) or is_quantised(config):
+        # A method of quantization may want a package, or a GPU.
+        if isinstance(error, ImportError) or is_quantized(config):
             package = error.name if isinstance(error, ImportError) else None
             install = f"; type pip install {package.partition('.')[0]}" if package else ""
             message = f"{place!r} cannot be loaded here: {one_line(error)}{install}"
@@ -268,11 +268,11 @@ def check_plain(config: Any, source: str) -> None:
     """Refuse to read weights from the disk that are not the numbers which the model computes with.
 
     Raises:
-        UserError: they are quantised.
+        UserError: they are quantized.
     """
-    if is_quantised(config):
+    if is_quantized(config):
         raise UserError(
-            f"the weights of {source!r} are quantised, and what lies on the disk is not what the "
+            f"the weights of {source!r} are quantized, and what lies on the disk is not what the "
             "model computes with; expected enough memory to load it, or a model in floating point"
         )
 
@@ -290,7 +290,7 @@ def load_saved(folder: Path, dtype: torch.dtype | str = "auto") -> PreTrainedMod
 
 
 def check_changeable(model: PreTrainedModel) -> None:
-    """Refuse to change a model that is quantised, or whose weights are not all numbers.
+    """Refuse to change a model that is quantized, or whose weights are not all numbers.
 
     Raises:
         UserError: it is such a model.
@@ -298,7 +298,7 @@ def check_changeable(model: PreTrainedModel) -> None:
     if (quantizer := getattr(model, "hf_quantizer", None)) is not None:
         method = str.__str__(quantizer.quantization_config.quant_method)
         raise UserError(
-            f"{type(model).__name__} is quantised ({method}), and packed weights cannot be changed;"
+            f"{type(model).__name__} is quantized ({method}), and packed weights cannot be changed;"
             " expected a model in floating point, as that which it was made from"
         )
     check_finite(model)

@@ -58,7 +58,7 @@ RANGES = (
 LAYERS = 1000
 # How many times the stored elements a model may have: a tied head is stored once.
 SHARED = 4
-# How many elements one that is stored may hold, of a quantised model: eight of four bits.
+# How many elements one that is stored may hold, of a quantized model: eight of four bits.
 PACKED = 8
 # By how much a model reads beside text.
 LANGUAGE: tuple[Any, ...] = (AutoModelForCausalLM, AutoModelForMultimodalLM)
@@ -104,7 +104,7 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
     check_call(model, what)
     if stored:
         held = sum(prod(one.shape) for one in stored.values())
-        packed = PACKED if is_quantised(config) else 1
+        packed = PACKED if is_quantized(config) else 1
         if asked > SHARED * packed * held:
             raise UserError(
                 f"config.json in {place!r} describes {asked:,} parameters, and the weights beside "
@@ -204,7 +204,7 @@ def _families(kind: str) -> set[str]:
 
 
 def check_kinds(bare: PreTrainedModel, source: str, stored: Mapping[str, Outline]) -> None:
-    """Refuse whole numbers where the model has weights; a quantised model may pack them so.
+    """Refuse whole numbers where the model has weights; a quantized model may pack them so.
 
     Of eight bits, they are refused under other names too: those of experts one by one are joined to
     the model's own while they are loaded.
@@ -228,18 +228,18 @@ def check_kinds(bare: PreTrainedModel, source: str, stored: Mapping[str, Outline
             )
 
 
-def is_quantised(config: Any) -> bool:
-    """Return whether a configuration says that the stored weights are quantised."""
+def is_quantized(config: Any) -> bool:
+    """Return whether a configuration says that the stored weights are quantized."""
     return getattr(config, "quantization_config", None) is not None
 
 
 def check_method(config: Any, source: str) -> None:
-    """Refuse a quantisation that transformers does not know: it would pass over it.
+    """Refuse a quantization that transformers does not know: it would pass over it.
 
     Raises:
         UserError: names it.
     """
-    if not is_quantised(config):
+    if not is_quantized(config):
         return
     given = config.quantization_config
     try:
@@ -249,7 +249,7 @@ def check_method(config: Any, source: str) -> None:
     if not known:
         method = given.get("quant_method") if isinstance(given, dict) else given
         raise UserError(
-            f"config.json in {source!r} says that its weights are quantised by "
+            f"config.json in {source!r} says that its weights are quantized by "
             f"{short_repr(method)}, which this transformers does not know; expected a quant_method "
             f"of {', '.join(AUTO_QUANTIZER_MAPPING)}, or a model in floating point without a "
             "quantization_config"
@@ -257,7 +257,7 @@ def check_method(config: Any, source: str) -> None:
 
 
 def check_unpacked(model: PreTrainedModel, source: str, stored: Mapping[str, Outline]) -> None:
-    """Refuse a quantised model of which whole numbers were taken for weights, without a scale.
+    """Refuse a quantized model of which whole numbers were taken for weights, without a scale.
 
     Args:
         model: with its weights.
@@ -268,7 +268,7 @@ def check_unpacked(model: PreTrainedModel, source: str, stored: Mapping[str, Out
     plain = {
         name
         for name, one in model.named_parameters(remove_duplicate=False)
-        if type(one) is torch.nn.Parameter  # and none of a quantiser's own
+        if type(one) is torch.nn.Parameter  # and none of a quantizer's own
     }
     beside: dict[str, set[str]] = {}
     for name in stored:
@@ -292,7 +292,7 @@ def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outlin
     scales: 86 of 172 = 128 + 44.
 
     Args:
-        bare: the model without weights, whose configuration says how they are quantised.
+        bare: the model without weights, whose configuration says how they are quantized.
 
     Raises:
         UserError: names the first.
@@ -312,7 +312,7 @@ def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outlin
         for side, count, block in zip(one.shape[-2:], scales.shape[-2:], blocks, strict=True):
             if 1 < count == -(-side // block) and side != count * block:
                 raise UserError(
-                    f"{short_repr(name)} in the weights of {source!r} is quantised in blocks of "
+                    f"{short_repr(name)} in the weights of {source!r} is quantized in blocks of "
                     f"{block}, and {count} of them are not a side of {side}: transformers would "
                     f"unpack it here in blocks of {side / count:g}, to other weights; use a GPU of "
                     "compute capability 8.9 or more, or save it unpacked"

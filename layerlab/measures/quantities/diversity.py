@@ -71,7 +71,7 @@ def composite_residual(h: Hidden) -> Scalar:
     0 means that all tokens are equal; it is at most 2 (n-1)/n.
 
     Source: dong21, section 2.
-    Differs: taken about the mean, as the authors' program does, and not about the minimiser, which
+    Differs: taken about the mean, as the authors' program does, and not about the minimizer, which
     has no closed form in this norm; the mean is at most 2 (n-1)/n times above it.
     Unit: none.
 

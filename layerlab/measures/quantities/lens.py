@@ -58,7 +58,7 @@ def fit_translator(x: Hidden, y: Hidden) -> Translator:
     A, b = argmin sum_t ||y_t - x_t - x_t A - b||^2 / ||y_t||^2 + lambda ||A||_F^2
 
     Errors count relative to the token's norm, as the final norm sees them; the penalty is the one
-    of the least generalised cross-validation.
+    of the least generalized cross-validation.
 
     Source: din23, section 3, without norms and penalty; golub79, equation 1.4, for the penalty.
     """
@@ -102,7 +102,8 @@ class Judge:
     def compare(self, found: Logits) -> dict[str, Float[Tensor, " place"]]:
         """Compare the logits that a lens gives with those of the model.
 
-        The loss has no value at the last token, behind which nothing stands.
+        The loss has no value at the last token, behind which nothing stands. A divergence below the
+        rounding of the logits, which any two ways to compute the same answer have, is 0.
 
         Source: nostalgebraist20; belrose23, section 2.
         Unit: nats (kl, nats, entropy), none (agreement, rank).
@@ -116,11 +117,14 @@ class Judge:
     def _compare(self, found: Logits, rows: slice) -> dict[str, Tensor]:
         found, top = _finite(found), self.top[rows]
         scratch, _, total, mean, best = _exponentials(found)
-        gap = total - self.entropy[rows] - _dot(self.shares[rows], found, scratch)
+        expected = _dot(self.shares[rows], found, scratch)
+        gap = total - self.entropy[rows] - expected
+        # It is made of four numbers of this size, each of which is rounded.
+        floor = 4 * torch.finfo(torch.float32).eps * torch.maximum(total.abs(), expected.abs())
         loss = total - found.gather(-1, self.next[rows])[:, 0]
         above = torch.gt(found, found.gather(-1, top), out=scratch)
         return {
-            "kl": gap.clamp(min=0),
+            "kl": gap.masked_fill(gap < floor, 0.0),
             "agreement": (best == top)[:, 0].float(),
             "nats": loss.masked_fill(self.last[rows], nan),
             "rank": 1 + above.sum(-1),
@@ -232,7 +236,8 @@ MEASURES = (
         ),
         per=("sequence", "layer"),
         columns={
-            "kl": "KL divergence of the lens from the model's answer, mean over the tokens (nats)",
+            "kl": "KL divergence of the lens from the model's answer, mean over the tokens (nats); "
+            "what lies below the rounding of the logits in float32 is 0",
             "agreement": "share of the tokens at which both name the same next token",
             "nats": "next-token loss of the lens (nats)",
             "rank": "median rank of the model's own choice: 1 where the lens makes it too",

@@ -231,7 +231,7 @@ MEASURES = (
             "How long the tokens of the residual stream are after each layer, how much attention "
             "and feed-forward add to them, and how unevenly the entries are spread. "
             "A norm that grows without end drowns later layers, and a few entries far above the "
-            "rest are what low precision and quantisation stumble over."
+            "rest are what low precision and quantization stumble over."
         ),
         equation=(
             "norm = mean_i ||x_i||;  share = mean_i ||branch_i|| / ||x_i entering the block||;  "

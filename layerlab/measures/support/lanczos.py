@@ -5,7 +5,7 @@ B times that vector; all of it stays on the device. What decides whether it has 
 the host after some passes, for all processes at once: on a CPU after each, on an accelerator, which
 waits for every reading, after many. With B = A^T A:
 
-    Krylov   Lanczos with full reorthogonalisation, one recurrence per head
+    Krylov   Lanczos with full reorthogonalization, one recurrence per head
     Perron   Krylov from the all-ones vector, then the two-sided enclosure
                  ||A x|| / ||x||  <=  ||A||_2  <=  sqrt(max_i (B x)_i / x_i)    for every x > 0
     Ritz     Krylov, then ||A x|| / ||x|| once more, which does not square the rounding error

@@ -106,16 +106,19 @@ def theory(layer: Layer, model: nn.Module) -> Theory | None:
             found["left"] = None if sublayer.branch is None else sublayer.branch.double()
     for name in PARTS:
         if found.get(name) is None:
-            refused.setdefault(name, _reason(name, found))
+            refused.setdefault(name, _reason(name, found, layer))
     return Theory(entered=entered, output=layer.stream.double(), refused=refused, **found)
 
 
-def _reason(name: str, found: dict[str, Any]) -> str:
+def _reason(name: str, found: dict[str, Any], layer: Layer) -> str:
     part, _, kind = name.partition("_")
     if kind and f"{part}_input" not in found:
         return f"no {part} is seen in it"
     if kind:
         return f"no norm in front of its {part} makes what that reads of the stream"
+    sublayer = layer.sublayers.get("ffn" if part == "feedforward" else part)
+    if sublayer is not None and not sublayer.left.any():
+        return f"all that its {part} gives is 0, which has no relative error"
     return f"its {part} is not one that the theory of rounding knows"
 
 

@@ -1,4 +1,4 @@
-"""Forms of sublayers that theorems speak about, recognised by computing them again.
+"""Forms of sublayers that theorems speak about, recognized by computing them again.
 
 Attention is concat_h(A_h (z W_v + b_v)) W_o + b_o; a plain feed-forward layer is
 act(z W_1 + b_1) W_2 + b_2, a gated one (act(z W_g + b_g) * (z W_1 + b_1)) W_2 + b_2, where act may

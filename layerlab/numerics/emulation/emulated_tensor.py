@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
-from layerlab.system.offload import check_unquantised
+from layerlab.system.offload import check_unquantized
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
@@ -166,7 +166,7 @@ def check_runnable(model: nn.Module) -> None:
         UserError: no plain weights, or a kernel that is one with the model.
     """
     name = type(model).__name__
-    check_unquantised(model)
+    check_unquantized(model)
     kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if kind == "flex_attention":
         raise UserError(

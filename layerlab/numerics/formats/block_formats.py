@@ -1,4 +1,4 @@
-"""Blocks that share a scale: the MX formats and NVFP4, quantised and back."""
+"""Blocks that share a scale: the MX formats and NVFP4, quantized and back."""
 
 from functools import partial
 

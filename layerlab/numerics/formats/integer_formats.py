@@ -1,4 +1,4 @@
-"""Numbers with a scale: what quantising to int8, int4 or scaled fp8 and back makes of a tensor."""
+"""Numbers with a scale: what quantizing to int8, int4 or scaled fp8 and back makes of a tensor."""
 
 from typing import Any
 

@@ -100,7 +100,7 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
   return found | sign;
 }
 
-// One thread's share. What does not change lies in locals, so that the loop is free to be vectorised;
+// One thread's share. What does not change lies in locals, so that the loop is free to be vectorized;
 // elements do not depend on each other, even where the result overwrites them.
 template <class Carrier, Mode mode, Kind kind>
 void share(const typename Carrier::Word* x, const typename Carrier::Word* noise,

@@ -92,7 +92,7 @@ def list_adapters(root: nn.Module) -> list[str]:
 def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     """Return the weight (a row for each output) and the bias that a linear module computes with.
 
-    None for anything else, quantised weights and adapters that are no plain LoRA included.
+    None for anything else, quantized weights and adapters that are no plain LoRA included.
     """
     from transformers.pytorch_utils import Conv1D  # late: a list of studies needs none of it
 

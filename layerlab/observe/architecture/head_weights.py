@@ -1,7 +1,7 @@
 """Query, key, value and output weights of one attention layer, cut into heads.
 
 Families store them apart, fused in blocks, or interleaved per head, transposed or not; everything
-that reads weights gets them from here in one form. A layout that is not recognised is refused with
+that reads weights gets them from here in one form. A layout that is not recognized is refused with
 the reason, never guessed. `verify_weights` checks the result against what a forward pass showed.
 """
 

@@ -69,12 +69,12 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
         return None
     # Norms compute in float32 at best, whatever their weights are in.
     roundoff = 8 * max(torch.finfo(_dtype(module)).eps, torch.finfo(torch.float32).eps)
-    gain = (answer - shift) / _normalise(wave, "rms")
+    gain = (answer - shift) / _normalize(wave, "rms")
     scale = gain.abs() + shift.abs()
     for kind in ("layer", "rms"):
         pairs = ((wave + level, lifted), (2 * wave.flip(-1) - level, other))
         if all(
-            _near(gain * _normalise(x, kind) + shift, y, 3 * roundoff * scale) for x, y in pairs
+            _near(gain * _normalize(x, kind) + shift, y, 3 * roundoff * scale) for x, y in pairs
         ):
             return Norm(
                 kind=kind,
@@ -129,7 +129,7 @@ def _wave(shape: tuple[int, ...]) -> Tensor:
     return wave
 
 
-def _normalise(x: Tensor, kind: str) -> Tensor:
+def _normalize(x: Tensor, kind: str) -> Tensor:
     x = x - x.mean(-1, keepdim=True) if kind == "layer" else x
     return x / x.square().mean(-1, keepdim=True).sqrt()
 

@@ -1,4 +1,4 @@
-"""The numbers that weights stand for where a quantiser keeps them packed."""
+"""The numbers that weights stand for where a quantizer keeps them packed."""
 
 import copy
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.system.offload import find_quantised, is_bitsandbytes, is_wrapped, parameter
+from layerlab.system.offload import find_quantized, is_bitsandbytes, is_wrapped, parameter
 
-# Endings of what quantisers keep beside a weight, or beside what enters a module.
+# Endings of what quantizers keep beside a weight, or beside what enters a module.
 SCALES = ("_scale", "_scale_inv", "_zero_point")
 
 
@@ -37,7 +37,7 @@ def is_packed(weight: Tensor) -> bool:
 
 
 def is_scale(module: nn.Module, name: str) -> bool:
-    """Return whether a parameter is what a quantiser keeps beside the weight of a linear module."""
+    """Return whether a parameter is what a quantizer keeps beside the weight of a linear module."""
     return isinstance(module, nn.Linear) and name.endswith(SCALES)
 
 
@@ -45,7 +45,7 @@ def decompress(model: Any) -> None:
     """Unpack the weights that compressed-tensors packed, as the first call of a model would.
 
     That call would also put tables of its own in the place of all modules' parameters. Where only
-    weights were quantised the modules are plain ones again; what is rounded of activations stays.
+    weights were quantized the modules are plain ones again; what is rounded of activations stays.
     """
     if not hasattr(model, "ct_decompress_hook"):
         return
@@ -58,7 +58,7 @@ def decompress(model: Any) -> None:
             decompress_module(module, leave_decompressed=activations is not None)
     model.ct_decompress_hook.remove()
     del model.ct_decompress_hook
-    if find_quantised(model) is None:
+    if find_quantized(model) is None:
         model.hf_quantizer.remove_quantization_config(model)
 
 

@@ -109,7 +109,7 @@ def _head_width(attention: nn.Module, config: Any) -> int:
 def affine(module: nn.Module | None) -> Affine | None:
     """Return the weight and bias of a linear module.
 
-    None for anything else, quantised weights included.
+    None for anything else, quantized weights included.
     """
     module = getattr(module, "linear", module)
     found = None if module is None else linear_map(module)
@@ -176,7 +176,7 @@ def _finish(attention: nn.Module, found: Layout) -> Layout:
             refused["output"] = "its inputs are not the values of the heads"
     if found.output is None:
         refused.setdefault("output", "no output projection was found")
-    factor = getattr(attention, "v_scale", 1.0)  # a tensor is what a quantised cache is scaled by
+    factor = getattr(attention, "v_scale", 1.0)  # a tensor is what a quantized cache is scaled by
     if not isinstance(factor, Tensor) and factor != 1.0:
         refused["value"] = "values are scaled after their projection"
     return Layout(

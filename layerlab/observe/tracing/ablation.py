@@ -3,7 +3,7 @@
 What a head gives is A_h v_h, before the output projection; what a sublayer gives is what it adds to
 the stream. Both are heard where the model's own code hands them on, and put back changed, for the
 length of a context: weights and modules stay what they are. A family that computes its attention by
-itself is changed at the input of its output projection, where its weights were recognised.
+itself is changed at the input of its output projection, where its weights were recognized.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

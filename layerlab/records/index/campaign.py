@@ -43,7 +43,7 @@ def read(folder: Path) -> Summary:
     if not (folder / LEDGER).exists():
         # Its digest is that of the ledger, whose file is elsewhere.
         page = _CampaignPage.model_validate(read_json(folder / DATA))
-        return _summarise(folder, page.baseline, [one.verdict for one in page.ideas])
+        return _summarize(folder, page.baseline, [one.verdict for one in page.ideas])
     baseline, words = "", dict[str, str]()
     # What stands behind the last line break was cut off while it was written.
     for content in read_whole(folder / LEDGER).split(b"\n")[:-1]:
@@ -54,10 +54,10 @@ def read(folder: Path) -> Summary:
             words[line.verdict.idea] = line.verdict.verdict
         elif line.idea is not None:
             words[line.idea] = "undecided"
-    return _summarise(folder, baseline, list(words.values()))
+    return _summarize(folder, baseline, list(words.values()))
 
 
-def _summarise(folder: Path, baseline: str, words: list[str]) -> Summary:
+def _summarize(folder: Path, baseline: str, words: list[str]) -> Summary:
     tried = "1 idea" if len(words) == 1 else f"{len(words)} ideas"
     adopted, refuted, undecided = (words.count(one) for one in ("adopted", "refuted", "undecided"))
     headline = (

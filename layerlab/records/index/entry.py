@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of entry: the way it is recognised and read.
+    """A kind of entry: the way it is recognized and read.
 
     Attributes:
         name: of the kind.

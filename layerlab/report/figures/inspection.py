@@ -30,6 +30,7 @@ def figures(report: Json) -> dict[str, Figure]:
             found |= _steps(view, measure, column)
             if measure["per_head"]:
                 found |= _maps(view, measure, column, labels)
+        found |= _bars(measure)
         for picture in measure.get("pictures", ()):
             draw = densities.pages if picture["kind"] == density.KIND else heatmaps.pages
             found |= draw(measure["name"], labels[picture["model"]], picture)
@@ -253,6 +254,30 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
         name = f"{measure['name']}-{column}-heads-{labels[series['model']]}"
         drawn = heatmaps.heads(grid, layers, heads, column)
         found[name] = _tell_infinite(drawn, view, [series], column)
+    return found
+
+
+def _bars(measure: Json) -> dict[str, Figure]:
+    """Return the bars of a measure without layers: one figure for each group of its table."""
+    found = {}
+    for group in measure.get("table", {}).get("groups", ()):
+        column = group["bar"]
+        at = group["heads"].index(column) - group["axes"] if column else 0
+        rows = [(", ".join(row["names"]), row["cells"][at]) for row in group["rows"]]
+        kept = [(plain(name), value) for name, value in rows if isinstance(value, float)]
+        if column and kept:
+            names, values = zip(*kept, strict=True)
+            trace = {"type": "bar", "orientation": "h", "x": values, "y": names}
+            own = layout(
+                xaxis=axis(plain(column.replace("_", " "))),
+                yaxis=axis("", autorange="reversed", tickmode="linear", type="category"),
+            )
+            parts = [measure["name"], column, *slugs([group["title"]] if group["title"] else [])]
+            found["-".join(parts)] = Figure(
+                data=[trace | {"marker": {"color": COLOURS[0]}}],
+                layout=own,
+                height=80 + 22 * len(kept),
+            )
     return found
 
 

@@ -77,7 +77,7 @@ def _vital(readings: RuleData) -> Iterator[RuleHit]:
         sentence=f"{top.place}: without its {PARTS[str(top.row['component'])]} the loss rises by "
         f"{figure(top.value)} nats, more than {figure(DOMINANT)} times the median of the "
         f"sublayers{top.more}",
-        advice=f"Quantise or prune these parts last.{_best(heads)}",
+        advice=f"Quantize or prune these parts last.{_best(heads)}",
         threshold=limit,
         kind=str(top.row["component"]),
     )

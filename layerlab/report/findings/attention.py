@@ -86,7 +86,7 @@ def _entropy(readings: RuleData) -> Iterator[RuleHit]:
     spot = peak(rows[rows["layer"] == top.place.layer], "entropy", lowest=True)
     yield RuleHit(
         severity="warning",
-        sentence=f"{top.place}: mean normalised attention entropy over its heads is "
+        sentence=f"{top.place}: mean normalized attention entropy over its heads is "
         f"{figure(top.value)}, below {ENTROPY_LAYER}{top.more}; lowest in head {spot.place.head}",
         advice="Entropy collapse goes with unstable training (zhai23): lower the learning rate, "
         "add QK-norm (henry20), or reparametrise the weights by their spectral norm (zhai23).",
@@ -105,7 +105,7 @@ def _sharp_heads(rows: pd.DataFrame) -> Iterator[RuleHit]:
     top = peak(sharp, "entropy", lowest=True)
     yield top.hit(
         severity="info",
-        sentence=f"{top.place}: each token attends to almost one token, normalised entropy "
+        sentence=f"{top.place}: each token attends to almost one token, normalized entropy "
         f"{figure(top.value)}, below {ENTROPY_HEAD}{top.more} (of {len(heads)})",
         advice="Not a fault by itself: previous-token and induction heads (olsson22) are sharp, "
         "and so is a sink. Whole layers as sharp as this would be entropy collapse (zhai23).",

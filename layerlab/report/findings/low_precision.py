@@ -46,7 +46,7 @@ def _massive(readings: RuleData) -> Iterator[RuleHit]:
     yield top.hit(
         severity="info",
         sentence=_massive_sentence(top),
-        advice="Most large models have a few and rely on them (sun24). Quantise activations per "
+        advice="Most large models have a few and rely on them (sun24). Quantize activations per "
         "channel or keep these channels in 16 bit (dettmers22); one scale per tensor wastes "
         "nearly all levels.",
         threshold=MASSIVE,
@@ -85,7 +85,7 @@ def _kurtosis(readings: RuleData) -> Iterator[RuleHit]:
         sentence=f"{top.place}: kurtosis of the channels is {figure(top.value)}, above "
         f"{figure(limit)}: a few channels hold most of the stream{top.more}",
         advice="int8 with one scale per tensor will lose the others: use a scale per channel, "
-        "rotate the stream before quantising, or keep outliers in 16 bit (dettmers22). When "
+        "rotate the stream before quantizing, or keep outliers in 16 bit (dettmers22). When "
         "training anew, he24 says which choices avoid them.",
         threshold=limit,
         shown="channels",

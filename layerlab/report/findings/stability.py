@@ -33,7 +33,7 @@ def _steep(readings: RuleData) -> Iterator[RuleHit]:
         advice="The first block reads embeddings, which are small beside the stream, so its norm "
         "amplifies them most: look at the others before changing anything."
         if first
-        else "Rounding and quantisation errors that enter here grow most: keep this block in "
+        else "Rounding and quantization errors that enter here grow most: keep this block in "
         "higher precision, and check its norm gains and its largest scores.",
         threshold=STEEP * median,
     )

@@ -1,7 +1,7 @@
 """The page in another language: gettext's catalogues, and sentences known by their templates.
 
 `report.json` stays English in every language, and a page is made from it. A label is looked up as
-it stands. A sentence with numbers in it is recognised by its template, which is the message of the
+it stands. A sentence with numbers in it is recognized by its template, which is the message of the
 catalogue: what stands at the placeholders is taken over, translated where it is words again.
 What no catalogue knows stands as it is.
 """

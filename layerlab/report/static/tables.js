@@ -10,7 +10,7 @@ function cellKey(cell) {
   const text = cellText(cell);
   if (text === ABSENT || text === "") return null;
   if (!cell.classList.contains("number")) return text;
-  const number = Number.parseFloat(text.replace(/,/g, "").replace("−", "-"));
+  const number = Number.parseFloat(text.replace(/,/g, ""));
   return Number.isNaN(number) ? text : number;
 }
 

@@ -60,17 +60,17 @@ def format_signed(value: Any, width: Any = None) -> str:
 
     Example:
         >>> [format_signed(number) for number in (0.01234, -0.5, 0.0, None)]
-        ['+0.01234', '−0.5', '0', '–']
+        ['+0.01234', '-0.5', '0', '–']
         >>> format_signed(-0.0304, 0.01)
-        '−0.0304'
+        '-0.0304'
     """
     number, about = short(value, 12), short(width)
     if number is None:
         return "–"
     if about:
         places = min(9, max(0, 2 - math.floor(math.log10(abs(about)))))
-        return f"{number:+.{places}f}".replace("-", "−")
-    return f"{number:+.4g}".replace("-", "−") if number else "0"
+        return f"{number:+.{places}f}"
+    return f"{number:+.4g}" if number else "0"
 
 
 def ticks_of(low: float | int, high: float | int, most: int) -> list[float]:

@@ -15,7 +15,7 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, e
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN, random_networks
+from layerlab.studies.engine.scale import BUILT_IN, count_models, random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
     bootstrap,
@@ -86,6 +86,7 @@ def run(context: StudyContext) -> Outcome:
         norm: np.stack(parts[index * count : (index + 1) * count], axis=1)
         for index, norm in enumerate(NORMS)
     }
+    own = next((one.source for one in context.given.values()), "")
     models = {name: in_model(name, digits, context.given) for name in context.models}
     rows = [
         summary(
@@ -115,12 +116,15 @@ def run(context: StudyContext) -> Outcome:
         )
         for kind, (norm, found) in enumerate(synthetic.items())
     ]
-    text = next((one.source for one in context.given.values()), "the built-in text")
+    text = own or "the built-in text"
     title = "Median error near a constant input"
     y = "relative error, normwise"
     picture = curves("spread", title, lines, x="deviation from a constant", y=y, log="xy")
     return Outcome(
-        verdicts=(judge_constant(synthetic, context.seed), judge_real(models, context.seed)),
+        verdicts=(
+            judge_constant(synthetic, context.seed),
+            judge_real(models, context.seed, own or "one text"),
+        ),
         frames={"inputs": table(rows)},
         pictures=(picture,),
         remarks=(
@@ -165,7 +169,7 @@ def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     )
 
 
-def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerdict:
+def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int, text: str) -> StudyVerdict:
     """Judge which norm is worse, and by how much, on what the norms of trained models read."""
     found: dict[str, Interval] = {}
     for name, read in models.items():
@@ -187,7 +191,7 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerd
         number=max(ratio.value for ratio in found.values()),
         said=f"median error of layer norm over that of RMS norm on the same inputs: {numbers}; "
         f"above 1 was asked for in each. {_size(low, high)}",
-        unit=f"{TOKENS} tokens of one text, {len(models)} models",
+        unit=f"{TOKENS} tokens of {text}, {count_models(len(models))}",
     )
 
 

@@ -296,7 +296,9 @@ def judge_norms(every: np.ndarray, seed: int) -> StudyVerdict:
     rms, layer = (every[:, :, ROWS.index(name), EXACT] for name in ("RMS norm", "layer norm"))
     usual = bootstrap(np.nanmax(layer, axis=1), np.median, seed)
     models = np.isfinite(layer).any(0).sum()
-    worst = "the worse of two models" if models == 2 else f"the worst of {models} models"
+    worst = {1: "one model", 2: "the worse of two models"}.get(
+        models, f"the worst of {models} models"
+    )
     return StudyVerdict(
         claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
         word=each((decide(holds=np.nanmax(rms) <= 2 * ABOVE), above(usual, 2))),
@@ -343,7 +345,7 @@ def judge_usual(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerd
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
     numbers = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
-    numbers = numbers or "of none"
+    numbers = numbers or "not read"
     return StudyVerdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
         word=each(above(one, 0.5) for one in found.values()),

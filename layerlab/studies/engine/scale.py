@@ -29,6 +29,16 @@ def models(parameters: Sequence[int], tokens: Sequence[int]) -> str:
     return f"{size} parameters, {length} tokens"
 
 
+def count_models(count: int) -> str:
+    """Describe how many models there are.
+
+    Example:
+        >>> count_models(1), count_models(3)
+        ('one model', '3 models')
+    """
+    return "one model" if count == 1 else f"{count} models"
+
+
 def comparison_scale(content: Mapping[str, Any], arms: Sequence[str]) -> str:
     """Describe the scale of some arms of a comparison; empty without a finished run.
 

@@ -43,7 +43,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        value, low, high = (f"{one:.3g}" for one in (self.value, self.low, self.high))
+        # Plus 0: no zero has a sign.
+        value, low, high = (f"{one + 0:.3g}" for one in (self.value, self.low, self.high))
         # An interval of which no digit differs would only say the number three times.
         return value if value == low == high else f"{value} ({low} to {high})"
 

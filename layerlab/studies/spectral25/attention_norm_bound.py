@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, GivenModels, Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN, random_networks
+from layerlab.studies.engine.scale import BUILT_IN, count_models, random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
     bootstrap,
@@ -254,7 +254,7 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
         said=f"the bound is vacuous, that is above {VACUOUS:g} sqrt(n), for a share {vacuous} of "
         f"the heads ({said}{as_printed}): the median M is "
         f"{middle:.3g}, n = {TOKENS}{told}; fewer than half of the heads were asked for",
-        unit=f"{len(every)} heads of {len(bounds)} models",
+        unit=f"{len(every)} heads of {count_models(len(bounds))}",
     )
 
 

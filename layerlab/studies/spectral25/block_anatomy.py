@@ -4,7 +4,6 @@ Predicted: heads add up within rounding; the MLP moves tokens apart, and attenti
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
 from layerlab.studies.support.attention_scores import check_rows
+from layerlab.studies.support.once import once
 from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
     }
 
 
-@cache
+@once
 def weights(name: str, own: "GivenModel | None" = None) -> "dict[str, HeadWeights]":
     """Return the weights of every attention layer of a model, cut into heads, by its name."""
     subject = passages.get_model(name, {} if own is None else {name: own})

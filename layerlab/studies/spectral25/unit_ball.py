@@ -233,6 +233,9 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether direction alone decides, or length as well."""
     found = bootstrap_each({name: one["aligned"] for name, one in parts.items()}, np.mean, seed)
     numbers = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
+    wins = "a longer key wins: that a key of the same direction gets the attention is no rule"
+    rest = any(one.value < 1 for one in found.values())
+    others = f"In all other rows {wins}" if rest else "In no row does a longer key win"
     chance = ", ".join(dict.fromkeys(f"{one['chance'].mean():.2g}" for one in parts.values()))
     return StudyVerdict(
         claim=STUDY.claim,
@@ -240,8 +243,7 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         number=next(iter(found.values())).value,
         said=f"the key with the largest score is the one with the smallest angle in {numbers} "
         f"(rows of at least {KEYS} keys; chance {chance}), and above {MOST:g}, which is most, "
-        "was asked for. In all other rows a longer key wins: that a key of the same direction gets "
-        "the attention is no rule",
+        f"was asked for. {others}",
     )
 
 

@@ -72,13 +72,13 @@ def _list_kind(engine: Tokenizer) -> list[Any]:
 def have_same_rules(engine: Tokenizer, stored: Tokenizer) -> bool:
     """Return whether two tokenizers cut all texts by the same rules, the beginnings of texts apart.
 
-    Rules by which spaces are written may stand in a normaliser or in a pre-tokenizer.
+    Rules by which spaces are written may stand in a normalizer or in a pre-tokenizer.
     """
     return _list_rules(engine) == _list_rules(stored)
 
 
 def _list_rules(engine: Tokenizer) -> list[Any]:
-    """Return the rules of normaliser, pre-tokenizer and model, each in one of its forms."""
+    """Return the rules of normalizer, pre-tokenizer and model, each in one of its forms."""
     found = _list_kind(engine)
     for part in (engine.normalizer, engine.pre_tokenizer):
         waiting = [] if part is None else [json.loads(part.__getstate__())]
@@ -160,7 +160,7 @@ def _ruled_texts(stored: Tokenizer) -> Iterator[str]:
 
 
 def _list_named(part: Any) -> Iterator[str]:
-    """Yield the texts that stand in the rules of a normaliser or pre-tokenizer."""
+    """Yield the texts that stand in the rules of a normalizer or pre-tokenizer."""
     waiting = [] if part is None else [json.loads(part.__getstate__())]
     while waiting:
         one = waiting.pop()

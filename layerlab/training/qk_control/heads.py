@@ -1,4 +1,4 @@
-"""Finds the query and key weights of every head, to penalise, scale or wrap them in place.
+"""Finds the query and key weights of every head, to penalize, scale or wrap them in place.
 
 Families keep them apart, fused, interleaved, transposed. `layerlab.measures` knows how to read them
 all; here its own reading is asked where each row comes from: it reads matrices whose entries are

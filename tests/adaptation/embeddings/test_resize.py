@@ -392,4 +392,4 @@ def test_other_matrices_are_refused(tiny):
     stored = tiny("llama", vocab_size=OLD)
     eight = stored.lm_head.weight.detach().to(torch.int8)
     stored.lm_head.weight = torch.nn.Parameter(eight, requires_grad=False)
-    refuses(r"is stored as torch\.int8; .* without quantisation", resize, stored, BASE, NEW)
+    refuses(r"is stored as torch\.int8; .* without quantization", resize, stored, BASE, NEW)

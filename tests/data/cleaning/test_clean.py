@@ -1,4 +1,4 @@
-"""Documents are normalised, filtered and kept once; what went is told with its reason."""
+"""Documents are normalized, filtered and kept once; what went is told with its reason."""
 
 import json
 import random
@@ -178,7 +178,7 @@ def test_reasons_come_with_samples():
     assert long.samples[0]["why"] == "more than 100 characters"
 
 
-def test_unicode_is_normalised_as_asked():
+def test_unicode_is_normalized_as_asked():
     given = ["u\u0308ber", "ＡＢＣ"]
     for form, wanted in {"NFC": ["über", "ＡＢＣ"], "NFKC": ["über", "ABC"], "none": given}.items():
         kept, cleaner = passed(

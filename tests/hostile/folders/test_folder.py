@@ -125,7 +125,7 @@ def test_code_on_the_hub_is_no_implementation(name, tmp_path):
     typed("inspect", str(tmp_path / "m"), "-q", "--out", str(tmp_path / "o")).refused(said)
 
 
-def test_a_quantised_model_is_no_larger_than_its_weights_can_be(tmp_path):
+def test_a_quantized_model_is_no_larger_than_its_weights_can_be(tmp_path):
     shutil.copytree(path("llama"), tmp_path / "m")
     file = tmp_path / "m" / "config.json"
     change = {"quantization_config": {"quant_method": "fp8"}, "vocab_size": 10**9}

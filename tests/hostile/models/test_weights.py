@@ -223,7 +223,7 @@ def test_whole_numbers_are_refused_that_are_joined_to_weights_while_they_are_loa
     refuses(r"experts\.0\.w1.* holds whole numbers \(I8\), and its conf", load_model, str(tmp_path))
 
 
-def quantise(folder: Path) -> None:
+def quantize(folder: Path) -> None:
     """Write the queries of the first layer in eight bits, with the number that scales them back."""
     file = folder / "config.json"
     told = {"quant_method": "fp8", "weight_block_size": [64, 64], "activation_scheme": "dynamic"}
@@ -236,7 +236,7 @@ def quantise(folder: Path) -> None:
 
 def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder):
     """Of 64 = 48 + 16 numbers transformers would take two blocks of 32, and say nothing."""
-    quantise(folder)
+    quantize(folder)
     file = folder / "config.json"
     told = json.loads(file.read_text())
     told["quantization_config"]["weight_block_size"] = [48, 48]
@@ -252,18 +252,18 @@ def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder):
 
 
 @pytest.mark.full
-def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(folder):
+def test_weights_alone_of_a_quantized_model_are_those_that_it_computes_with(folder):
     exact = layerlab.inspect("llama", weights=True, progress=False).frame("querykey")
-    quantise(folder)
+    quantize(folder)
     found = layerlab.inspect(str(folder), weights=True, progress=False).frame("querykey")
     # Three bits behind the point: each number is off by a sixteenth of itself at most.
     assert (found["norm"] / exact["norm"]).between(0.9, 1.1).all()
 
 
-def write_eight_bits(folder: Path, quantisation: object, part: str) -> None:
-    """Store a part of the weights in whole numbers, and say how they are quantised."""
+def write_eight_bits(folder: Path, quantization: object, part: str) -> None:
+    """Store a part of the weights in whole numbers, and say how they are quantized."""
     file = folder / "config.json"
-    told = {**json.loads(file.read_text()), "quantization_config": quantisation}
+    told = {**json.loads(file.read_text()), "quantization_config": quantization}
     file.write_text(json.dumps(told))
     weights = load_file(folder / SINGLE).items()
     packed = {name: (99 * one).to(torch.int8) if part in name else one for name, one in weights}
@@ -273,14 +273,14 @@ def write_eight_bits(folder: Path, quantisation: object, part: str) -> None:
 @pytest.mark.few(3)
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize(
-    ("quantisation", "part", "said"),
+    ("quantization", "part", "said"),
     [
         (
             {"quant_method": "spinquant", "scale": 0.01},
             "proj",
-            "are quantised by 'spinquant', which",
+            "are quantized by 'spinquant', which",
         ),
-        ({"bits": 8}, "proj", "are quantised by None, which this transformers does not know; exp"),
+        ({"bits": 8}, "proj", "are quantized by None, which this transformers does not know; exp"),
         (
             None,
             "proj",
@@ -299,24 +299,24 @@ def write_eight_bits(folder: Path, quantisation: object, part: str) -> None:
         ),
     ],
 )
-def test_a_quantisation_that_is_passed_over_lets_no_whole_numbers_through(
-    folder, quantisation, part, said, weights_only
+def test_a_quantization_that_is_passed_over_lets_no_whole_numbers_through(
+    folder, quantization, part, said, weights_only
 ):
-    write_eight_bits(folder, quantisation, part)
+    write_eight_bits(folder, quantization, part)
     with pytest.raises(UserError, match=said):
         load_model(str(folder), weights_only=weights_only)
 
 
-def test_a_quantisation_that_is_null_is_none(folder):
+def test_a_quantization_that_is_null_is_none(folder):
     write_eight_bits(folder, None, "no such part")
     assert load_model(str(folder)).model.dtype == torch.float32
 
 
-def test_quantised_weights_are_not_read_from_the_disk(folder, monkeypatch):
-    quantise(folder)
-    refuses("are quantised, and what lies on the disk is not what the", next, read_layers(folder))
+def test_quantized_weights_are_not_read_from_the_disk(folder, monkeypatch):
+    quantize(folder)
+    refuses("are quantized, and what lies on the disk is not what the", next, read_layers(folder))
     monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
-    with pytest.raises(UserError, match="are quantised, and what lies on the disk is not what the"):
+    with pytest.raises(UserError, match="are quantized, and what lies on the disk is not what the"):
         load_model(str(folder), weights_only=True)
 
 

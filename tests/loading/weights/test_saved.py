@@ -114,4 +114,4 @@ def test_packed_weights_are_not_changed(tiny):
     check_changeable(model)
     method = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="fp8"))
     model.hf_quantizer = method
-    refuses(r"LlamaForCausalLM is quantised \(fp8\), and packed", check_changeable, model)
+    refuses(r"LlamaForCausalLM is quantized \(fp8\), and packed", check_changeable, model)

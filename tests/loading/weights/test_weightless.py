@@ -122,9 +122,9 @@ def test_what_is_no_language_model_or_of_two_families_is_named(config, said):
 
 
 @pytest.mark.parametrize("given", ["spin", {"quant_method": "spin"}])
-def test_a_quantisation_that_transformers_does_not_know_is_named(given):
+def test_a_quantization_that_transformers_does_not_know_is_named(given):
     config = SimpleNamespace(quantization_config=given)
-    refuses("quantised by 'spin', which this transformers does not", check_method, config, "own")
+    refuses("quantized by 'spin', which this transformers does not", check_method, config, "own")
 
 
 def test_positions_of_which_none_rotate_are_a_size():
@@ -156,7 +156,7 @@ def test_blocks_are_refused_only_where_the_last_is_a_part_of_one(
     if not refused:
         check_blocks(bare, "folder", stored)
         return
-    said = "'w' in the weights of 'folder' is quantised in blocks of 48, and 2 of them are not"
+    said = "'w' in the weights of 'folder' is quantized in blocks of 48, and 2 of them are not"
     refuses(said, check_blocks, bare, "folder", stored)
     bare.config.quantization_config = FineGrainedFP8Config(weight_block_size=(48, 48))
     refuses(said, check_blocks, bare, "folder", stored)
@@ -198,7 +198,7 @@ def test_whole_numbers_are_refused_under_the_names_of_weights_and_in_eight_bits(
     ("beside", "kind", "refused"),
     [([], "I8", True), (["bias"], "I8", True), (["scale"], "I8", False), ([], "F8_E4M3", False)],
 )
-def test_whole_numbers_of_a_quantised_model_have_a_scale_beside_them(beside, kind, refused, tiny):
+def test_whole_numbers_of_a_quantized_model_have_a_scale_beside_them(beside, kind, refused, tiny):
     name = "model.layers.0.mlp.up_proj"
     stored = {f"{name}.{one}": Outline("F32", (1,)) for one in beside}
     stored[f"{name}.weight"] = Outline(kind, (16, 16))
@@ -209,7 +209,7 @@ def test_whole_numbers_of_a_quantised_model_have_a_scale_beside_them(beside, kin
         check_unpacked(tiny("llama"), "folder", stored)
 
 
-def test_a_tied_weight_is_looked_at_under_both_names_and_what_a_quantiser_made_under_none(tiny):
+def test_a_tied_weight_is_looked_at_under_both_names_and_what_a_quantizer_made_under_none(tiny):
     class Packed(torch.nn.Parameter):
         pass
 

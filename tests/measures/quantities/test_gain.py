@@ -121,7 +121,7 @@ def test_a_mixture_of_experts_is_called_one():
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_low_precision_models_are_recognised_too(family, tiny):
+def test_low_precision_models_are_recognized_too(family, tiny):
     session = run()
     found = rows(traced(tiny(family).to(torch.bfloat16), range(12)), session)
     assert not any(isnan(row["bound"]) for row in found if row["sublayer"] == "attention")

@@ -50,3 +50,13 @@ def test_a_scaled_branch_is_no_part_of_the_theory(multiplier):
     for layer in model.model.layers:
         layer.residual_multiplier = multiplier
     assert adds_up(model) == [multiplier == 1] * len(model.model.layers)
+
+
+def test_a_part_that_gives_nothing_is_no_unknown_one():
+    model = build("llama", **SMALL)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "ffn" in name and "norm" not in name:
+                parameter.zero_()
+    told = {one.refused["feedforward"] for one in blocks(model)}
+    assert told == {"all that its feedforward gives is 0, which has no relative error"}

@@ -86,7 +86,7 @@ class Attention(nn.Module):
         return self.weigh(torch.bmm(self.query(x), x.transpose(1, 2))) @ x
 
 
-def normalised(scores: Tensor) -> Tensor:
+def normalized(scores: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1)
 
 
@@ -116,7 +116,7 @@ def test_what_meets_experts_is_an_activation_and_they_are_none():
 
 @pytest.mark.parametrize(
     "weigh",
-    [normalised, nn.Softmax(dim=-1), partial(torch.softmax, dim=-1), lambda s: s.softmax(-1)],
+    [normalized, nn.Softmax(dim=-1), partial(torch.softmax, dim=-1), lambda s: s.softmax(-1)],
 )
 def test_attention_is_known_by_the_softmax_that_its_code_calls(weigh):
     # Also as the whole model, and in every call.

@@ -87,7 +87,7 @@ def xlnet(name: str, weight: Tensor) -> Tensor:
     ],
 )
 def test_scales_of_a_model_are_those_of_its_outputs(family, where, names, rounded):
-    """Quantised by hand, each output of every expert with a scale of its own."""
+    """Quantized by hand, each output of every expert with a scale of its own."""
     model = build(family).float().eval()
     tokens = torch.arange(3, 3 + TOKENS)[None]
     by_hand = copy.deepcopy(model)

@@ -182,7 +182,7 @@ def test_a_model_that_torch_does_not_run_is_judged_by_emulation():
     assert "not implemented for" in advice.refused["torch's own bf16"]
 
 
-def test_kept_modules_of_stored_formats_are_not_quantised():
+def test_kept_modules_of_stored_formats_are_not_quantized():
     everything = Policy(format="int8", keep=("*", "residual"))
     with reference(llama()):
         true = run(llama())

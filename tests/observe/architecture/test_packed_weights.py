@@ -15,7 +15,7 @@ from layerlab.loading.weights.saved import check_changeable, check_finite
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.observe.architecture.effective_weights import effective_weight
 from layerlab.observe.architecture.head_weights import matrices
-from layerlab.system.offload import find_quantised
+from layerlab.system.offload import find_quantized
 from tests.support.refused import refuses
 
 # Of packages that are none of ours.
@@ -24,7 +24,7 @@ FIRST = "model.layers.0.self_attn.q_proj"
 TOKENS = torch.arange(16)[None]
 
 
-def test_scales_of_a_quantiser_are_no_weights(tiny):
+def test_scales_of_a_quantizer_are_no_weights(tiny):
     model = tiny("llama")
     plain = set(matrices(model.model.layers[0]))
     attention = model.model.layers[0].self_attn
@@ -93,9 +93,9 @@ def test_activations_that_are_rounded_stay_so_and_are_not_emulated(tiny, tmp_pat
         effective_weight(found.model.get_submodule(FIRST), "weight"), expected[FIRST]
     )
     for model in (usual, found.model):
-        with pytest.raises(UserError, match="is quantised, and what its quantiser computes"):
+        with pytest.raises(UserError, match="is quantized, and what its quantizer computes"):
             emulate(model, "bf16").__enter__()
-    refuses("is quantised .compressed-tensors., and packed weights", check_changeable, usual)
+    refuses("is quantized .compressed-tensors., and packed weights", check_changeable, usual)
 
 
 @pytest.mark.full
@@ -107,7 +107,7 @@ def test_weights_of_torchao_are_read_as_the_numbers_that_they_stand_for(tiny):
     module = model.get_submodule(FIRST)
     assert torch.equal(effective_weight(module, "weight"), module.weight.dequantize())
     assert len(list(read_matrices(found))) == len(list(read_matrices(load_model(tiny("llama")))))
-    assert find_weight_faults(found) == [] and find_quantised(model) == FIRST
+    assert find_weight_faults(found) == [] and find_quantized(model) == FIRST
     check_finite(model)
 
 

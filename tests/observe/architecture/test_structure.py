@@ -22,7 +22,7 @@ def test_every_block_has_its_attention(tiny, family):
         assert model.get_submodule(found.path(part.block)) is found.blocks[part.block]
 
 
-def test_the_interface_is_recognised_by_the_code_not_by_the_name(tiny):
+def test_the_interface_is_recognized_by_the_code_not_by_the_name(tiny):
     modern, legacy = anatomy(tiny("llama")), anatomy(tiny("openai-gpt"))
     assert all(part.interface for part in modern.attentions)
     assert not any(part.interface for part in legacy.attentions)

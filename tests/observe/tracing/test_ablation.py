@@ -278,7 +278,7 @@ def test_an_output_projection_that_is_not_known_is_not_guessed(tiny):
     model = tiny("openai-gpt")
     found = []
     trace(model, anatomy(model), [TEXT], lambda layer: found.append(layer))
-    parts = find_parts(anatomy(model), found[1])  # no weights were recognised
+    parts = find_parts(anatomy(model), found[1])  # no weights were recognized
     assert parts.heads == 0 and "a head gives is not known" in parts.refused["head"]
 
 

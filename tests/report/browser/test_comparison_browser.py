@@ -153,7 +153,7 @@ def test_small_differences_widen_no_page(window):
         for row in race()["rows"]
     ]
     page = window(render({**race(), "rows": rows}), viewport={"width": 1200, "height": 900})
-    assert page.get_by_text("−0.000419").first.is_visible()
+    assert page.get_by_text("-0.000419").first.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200
     for box in page.locator(".contest .gap, #numbers .scroll").all():
         assert box.evaluate("node => node.scrollWidth <= node.clientWidth")

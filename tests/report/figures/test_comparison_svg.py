@@ -58,7 +58,7 @@ def test_the_forest_says_every_arm_with_its_difference_and_interval():
     said = words(forest_picture(content))
     assert set(content["arms"]) <= set(said)
     row = content["rows"][1]
-    sign = "−" if row["difference"] < 0 else "+"
+    sign = "-" if row["difference"] < 0 else "+"
     assert any(one.startswith(f"{sign}{abs(row['difference']):.3f}"[:5]) for one in said)
     assert sum("[" in one for one in said) == len(content["rows"]) - 1
     assert any("95 % interval" in one for one in said)

@@ -20,6 +20,7 @@ from layerlab.report.views.inspection import frames as inspection
 from tests.report.figures.test_export import really
 from tests.report.support.clouded import clouded, picture
 from tests.report.support.looked import looked
+from tests.report.support.reading import content, frames
 from tests.report.support.sample import HOSTILE, sample
 
 __all__ = ["really"]
@@ -251,3 +252,15 @@ def test_the_largest_pictures_stay_below_a_megabyte(really, tmp_path):
     for file in tmp_path.iterdir():
         text = file.read_text("utf-8")
         assert "<script" not in text and "onerror=window" not in text.replace("&lt;", "")
+
+
+def test_bars_of_a_table_are_a_figure_for_each_of_its_groups():
+    whole = Report(content(), frames()).to_dict()
+    groups = inspection.measure_view(
+        whole, next(one for one in whole["measures"] if one["name"] == "logits")
+    )["table"]["groups"]
+    (figure,) = [one for name, one in figures(whole).items() if name.startswith("logits-")]
+    (bars,) = figure.data
+    column = groups[0]["heads"].index(groups[0]["bar"]) - groups[0]["axes"]
+    assert [*bars["x"]] == [row["cells"][column] for row in groups[0]["rows"]]
+    assert bars["y"][0] == "bf16, as-run"

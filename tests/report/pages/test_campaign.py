@@ -32,7 +32,7 @@ def test_status_writes_a_page_with_every_idea_and_its_interval(tmp_path):
         verdict = found.find(idea)[-1].verdict
         assert verdict is not None and verdict.difference is not None
         assert f'data-value="{verdict.difference}"' in page and verdict.said.split(" (")[0] in page
-        assert f"{verdict.low:+.4f}".replace("-", "−") in page
+        assert f"{verdict.low:+.4f}" in page
     assert "not judged yet" in page and "confirm it with fresh seeds" not in page
     assert {one.name for one in (tmp_path / "page").iterdir()} == {
         *("report.html", "campaign.json", "wealth.svg", "levels.svg")

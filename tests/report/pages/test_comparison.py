@@ -66,8 +66,8 @@ def test_every_arm_has_its_verdict_difference_and_interval_lowest_first():
     verdicts = re.findall(r'class="word">([^<]+)<', forest)
     assert verdicts == [row["verdict"] for row in order]
     best = order[0]
-    text = f"[−{-best['low']:.4f}, −{-best['high']:.4f}]"
-    assert f"<b>−{-best['difference']:.4f}</b> <span>{text}</span>" in forest
+    text = f"[-{-best['low']:.4f}, -{-best['high']:.4f}]"
+    assert f"<b>-{-best['difference']:.4f}</b> <span>{text}</span>" in forest
     assert f"{order[0]['arm']}: {order[0]['difference']:+.3f} nats" in forest
     assert "Caveats" in shown
 

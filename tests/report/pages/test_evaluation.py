@@ -65,7 +65,7 @@ def test_every_part_is_on_the_page():
     page = render(scored())
     for said in (
         *("25.00 ± 5.00", "BoolQ: after", "BoolQ: mean of 1 subject.", "knowledge: before"),
-        *("level memory: after", "是非 yes or no", "9.5", "−12.5", "76.10", "Table 5 of pangu23"),
+        *("level memory: after", "是非 yes or no", "9.5", "-12.5", "76.10", "Table 5 of pangu23"),
         *("LawBench: it is not here", "asked differently", "limit = 40", "lm-eval 0", "5 of 5"),
     ):
         assert said in page, said

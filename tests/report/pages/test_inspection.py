@@ -247,6 +247,13 @@ def test_the_page_says_which_part_of_a_text_was_read_and_what_is_hashed():
     assert "4 sequences, 1,567 tokens of input.txt." in " ".join(render(report).split())
 
 
+def test_the_source_of_a_threshold_stands_in_brackets_of_the_language():
+    report = sample(["a"])
+    report["findings"] = [{**report["findings"][0], "threshold": 0.25, "source": "Own limit"}]
+    assert "threshold 0.25 (Own limit)</span>" in render(report)
+    assert "阈值 0.25（自定阈值）</span>" in render(report, "zh")
+
+
 @pytest.mark.full
 def test_a_report_without_counts_per_model_names_those_of_the_text():
     page = render(sample(["a", "b"]))

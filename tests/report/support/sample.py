@@ -294,7 +294,7 @@ def _find(report: dict[str, Any], tokens: int, generator: np.random.Generator) -
             "threshold": 100.0,
             "source": "sun24",
             "sentence": f"{first}, layer 2: channel 7 reaches 912, over 1000 times the median.",
-            "advice": "Keep this layer in bfloat16 or float32; quantise with the channel apart.",
+            "advice": "Keep this layer in bfloat16 or float32; quantize with the channel apart.",
             "detail": "channels",
         },
         base

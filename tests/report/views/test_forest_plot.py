@@ -85,7 +85,7 @@ def test_every_verdict_has_a_mark():
 
 
 def test_a_difference_has_as_many_digits_as_its_interval_gives_sense_to():
-    assert format_signed(-0.012345, 0.03) == "−0.0123"
+    assert format_signed(-0.012345, 0.03) == "-0.0123"
     assert format_signed(1.23456, 2.0) == "+1.23"
     assert format_signed("Infinity") == "–"
 

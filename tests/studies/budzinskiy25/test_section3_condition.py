@@ -97,7 +97,7 @@ def test_layer_norm_is_judged_where_its_interval_is_on_one_side_of_two(middle, w
     assert found.word == word
     assert "layer norm (the worse of two models):" in found.said
     every[:, 2] = np.nan
-    assert "layer norm (the worst of 1 models):" in judge_norms(every, 0).said
+    assert "layer norm (one model):" in judge_norms(every, 0).said
     every[:, 0, ROWS.index("RMS norm"), EXACT] = 2.1
     assert judge_norms(every, 0).word == "fails"
 
@@ -124,3 +124,9 @@ def test_every_part_that_was_not_read_is_named():
     ]
     found = medians(every, WORST, FORM, work.models, 0)
     assert found["b", "perceptron"].value == 1 and "nan" not in judge_usual(every, "ab", 0).said
+
+
+def test_a_feed_forward_that_was_not_read_is_said_to_be_so():
+    every = np.full((12, 1, len(ROWS), len(COLUMNS)), np.nan)
+    every[:, 0, ROWS.index("RMS norm")] = 1.0
+    assert judge_usual(every, ("a",), 0).said.endswith("feed-forward not read")

@@ -118,3 +118,12 @@ def test_a_length_that_lowers_the_norm_moves_it_as_well():
     found = judge_larger(parts, 0)
     assert found.word == "fails" and found.number == pytest.approx(0.1 - 0.2 * 1.035)
     assert "length that of pre-norm by 0.207" in found.said
+
+
+def test_norms_that_do_not_grow_leave_nothing_to_explain():
+    parts = planted(0.0)
+    for found in parts.values():
+        found["own"] = np.ones_like(found["own"])
+    said = [judge(parts, 0).said for judge in (judge_length, judge_larger)]
+    assert "is 1 in pre-norm, 1 in post-norm: not in both is there a growth" in said[0]
+    assert "a difference of 0 (mean" in said[1]

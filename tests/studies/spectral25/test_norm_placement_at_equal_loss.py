@@ -64,7 +64,7 @@ def planted(norm=1.0, updates=1.0, residual=1.0, dimension=1.0, kept=0.9):
     return TrainingContest(target=2.0, rates=dict.fromkeys(ARMS, 3e-3), sweep=sweep, runs=runs)
 
 
-def test_what_the_source_says_is_recognised():
+def test_what_the_source_says_is_recognized():
     found = planted(norm=1.1, updates=1.5, residual=1.1)
     assert [
         judge(found).word for judge in (judge_louder, judge_sooner, judge_further, judge_expressive)

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -15,6 +16,7 @@ from layerlab.studies.spectral25.unit_ball import (
     between,
     chance_of,
     choose_head,
+    judge_aligned,
     maps,
     ratios,
     share_matched,
@@ -111,3 +113,11 @@ def test_of_a_model_of_a_user_no_size_of_scores_is_explained_by_weights_that_a_n
     found = study("unit-ball", model=made("qwen3"), tokenizer=words, **QUICK, draws=4)
     (ordered,) = [one for one in found.verdicts if "order 1" in one["claim"]]
     assert ordered["said"].endswith("(median over passages)")
+
+
+@pytest.mark.parametrize(
+    ("share", "others"), [(0.9, "In all other rows a longer"), (1, "In no row")]
+)
+def test_other_rows_are_spoken_of_where_there_are_some(share, others):
+    part = {"aligned": np.full((8, 2), float(share)), "chance": np.full((8, 2), 0.1)}
+    assert others in judge_aligned({"one": part}, 0).said

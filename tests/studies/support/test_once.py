@@ -1,6 +1,7 @@
 """Batches side by side: what they share is made once, and models are loaded one at a time."""
 
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -39,6 +40,25 @@ def test_what_two_ask_for_at_once_is_made_once():
     first, second = together(lambda: slow("a"), lambda: slow("a"))
     assert first is second and made == ["a"]
     assert slow("b") is not first and slow.__name__ == "slow"
+
+
+def test_what_is_of_a_model_goes_with_it():
+    class Model:
+        pass
+
+    made = []
+
+    @once
+    def read(name, own=None):
+        made.append(name)
+        return [name]
+
+    one, other = Model(), Model()
+    first = read("a", one)
+    assert read("a", one) is first is not read("a", other) and read("a") is read("a")
+    seen = weakref.ref(one)
+    del one
+    assert seen() is None and made == ["a", "a", "a"]
 
 
 def test_what_could_not_be_made_is_tried_again():

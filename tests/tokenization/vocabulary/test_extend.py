@@ -19,6 +19,7 @@ from layerlab import UserError
 from layerlab.tokenization.bpe_file import read_bpe
 from layerlab.tokenization.train import train_fallback_bpe
 from layerlab.tokenization.vocabulary.extend import extend, unreachable
+from layerlab.tokenization.vocabulary.prune import prune
 from layerlab.tokenization.word_counts import word_counts
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback, fast
 from tests.support.refused import refusal, refuses
@@ -286,3 +287,17 @@ def test_texts_and_sizes_that_give_nothing_are_named():
     for size in (9999, 999_999_999):
         said = rf"gives \d+ of {size:,} new entries.*or ask for \+\d+$"
         refuses(said, extend, bytewise(), LAW, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\ud800b", r"texts\[1\] holds half of a surrogate pair \('\\ud800'\), which is no text"),
+        (None, r"texts\[1\] is None; expected a str: decode bytes"),
+        (b"x", r"texts\[1\] is b'x'; expected a str: decode bytes"),
+    ],
+)
+def test_what_is_no_text_is_named(text, said):
+    base = bytewise()
+    refuses(said, extend, base, ["a text", text], 3)
+    refuses(said, prune, base, ["a text", text], len(base) - 1)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.tokenization.bpe_file import is_byte, read_bpe
@@ -14,7 +14,7 @@ from layerlab.tokenization.load import engine
 from layerlab.tokenization.vocabulary.extend import unreachable
 from layerlab.tokenization.vocabulary.prune import parts_of, prune
 from layerlab.tokenization.vocabulary.verify import verify
-from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback
+from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback, looked_up
 from tests.support.refused import refuses
 
 TEXTS = [*GENERAL, *LAW]
@@ -145,3 +145,12 @@ def test_sizes_that_cannot_be_had_are_named():
     for size in (20, 258, len(words), 10_000):
         refuses(r"cannot prune a vocabulary of 332 entries to .* 259", prune, words, TEXTS, size)
     refuses("no text to tell which tokens are used; give one", prune, words, [""], 300)
+
+
+def test_a_word_that_was_added_is_looked_up_in_no_other():
+    words = looked_up()
+    words.add_tokens([AddedToken("zebra", single_word=True)])
+    small = prune(words, [*TEXTS, "zebra_"], len(words) - 1)
+    for text in ("zebra", "zebra_", "_zebra", "a zebra"):
+        ids = small.tokenizer(text)["input_ids"]
+        assert [small.kept[number] for number in ids] == words(text)["input_ids"]

@@ -1,4 +1,4 @@
-"""A batch that does not fit: recognised by real errors, taken in pieces, the same update."""
+"""A batch that does not fit: recognized by real errors, taken in pieces, the same update."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def batch(rows: int = 7) -> Batch:
     return Batch(tokens[:, :-1], targets)
 
 
-def test_a_cpu_that_runs_out_is_recognised():
+def test_a_cpu_that_runs_out_is_recognized():
     with pytest.raises(RuntimeError) as error:
         torch.empty(10**15)
     assert is_out_of_memory(error.value)

@@ -133,12 +133,12 @@ def test_the_convolution_does_not_read_padding():
 
 
 def after_training(model: torch.nn.Module, steps: int = 4) -> torch.nn.Module:
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x = tokens(2, 12)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model(x, labels=x).loss.backward()
-        optimiser.step()
+        optimizer.step()
     return model
 
 

@@ -183,10 +183,10 @@ def test_equal_paths_would_stay_equal_for_ever():
     with torch.no_grad():
         for path in paths:
             path.theta.weight.zero_()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(4):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model(tokens(), labels=tokens()).loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert paths[0].theta.weight.abs().sum() > 0
     assert torch.equal(paths[0].theta.weight, paths[1].theta.weight)

@@ -1,7 +1,7 @@
 """Rounding to a low precision: errors of the stream, the logits and the next token.
 
 The model's own code runs in the format, operation by operation, and in float64 as the reference.
-Nothing is trained or quantised: weights, activations and sums are rounded as they would be.
+Nothing is trained or quantized: weights, activations and sums are rounded as they would be.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -40,7 +40,7 @@ Read are embeddings, projections, and each expert of a mixture by its number, wh
 stored one by one or in one tensor; blocks of other tensors, such as RecurrentGemma's gates, are
 numbered in the same column. `layer` is -1 for what lies in front of the blocks, and their
 number for what lies behind them. Convolutions are left out, and so are weights that are packed or
-scaled (quantised models).
+scaled (quantized models).
 
 The exponent is that of the density of eigenvalues, empty where fewer than `fewest` of them are
 above 0; beside it stand its standard error and the distance of the fit from the data, which says

@@ -16,7 +16,7 @@ from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.architecture.parameter_layers import hearing_front, layer_of
 from layerlab.observe.tracing.gradients import are_logits
 from layerlab.records.layer_names import layer_name
-from layerlab.system.offload import find_quantised
+from layerlab.system.offload import find_quantized
 
 USE = """`layerlab inspect MODEL --against OTHER` asks for it: of a quantized model (a `.gguf` file
 or a folder of GPTQ, AWQ or MLX) against that which it was made from, of a tuned model against its
@@ -106,7 +106,7 @@ def _load_reference(subject: LoadedModel, against: str | None) -> LoadedModel:
     dtype = str(subject.model.dtype).removeprefix("torch.")
     found = load_model(against, device=str(subject.device), dtype=dtype)
     for one in (subject, found):
-        if packed := one.packed or find_quantised(one.model):
+        if packed := one.packed or find_quantized(one.model):
             raise NotApplicable(f"{packed} is packed, and no number that can be put elsewhere")
     return found
 

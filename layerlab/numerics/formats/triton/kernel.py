@@ -1,7 +1,7 @@
 """The kernel of GPUs, in Triton: what `rounding.cpp` does, bit for bit, in one read and one write.
 
 Whole-number arithmetic on the carrier's bits, in 32 bits for float32, without a branch. The numbers
-of the grid are constants of the compiled code: one specialisation for a format, mode and carrier.
+of the grid are constants of the compiled code: one specialization for a format, mode and carrier.
 Random words are made where they are used (Philox, four at a time), from a seed in the device's
 memory and an element's place in the tensor: no noise is stored, and nothing is waited for.
 

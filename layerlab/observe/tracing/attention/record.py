@@ -157,9 +157,9 @@ class AttentionRecord:
 
         They sum to 1, or to less where there are sinks.
         """
-        return self.normalise(self.masked_scores(heads, rows, dtype), heads)
+        return self.normalize(self.masked_scores(heads, rows, dtype), heads)
 
-    def normalise(self, scores: Attentions, heads: slice = ALL) -> Attentions:
+    def normalize(self, scores: Attentions, heads: slice = ALL) -> Attentions:
         """Return the softmax of masked scores; a sink takes its part and is cut off."""
         if self.sinks is None:
             return torch.softmax(scores, -1)

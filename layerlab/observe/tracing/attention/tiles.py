@@ -76,7 +76,7 @@ class Tile:
     def _block(self, rows: slice, watches: Sequence[Watch]) -> RowBlock:
         keys, part = cut(self.attended, rows)
         scores = part.masked_scores(dtype=self.scores)
-        block = RowBlock(rows, keys, part.normalise(scores).to(self.dtype))
+        block = RowBlock(rows, keys, part.normalize(scores).to(self.dtype))
         for watch in watches:
             watch(block, part, scores.to(self.dtype))
         return block

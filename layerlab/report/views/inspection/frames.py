@@ -89,7 +89,8 @@ def measure_view(
     category = next((axis for axis in measure["per"] if axis not in _AXES), None)
     kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
     columns = numeric(rows, measure["columns"])
-    bounds = [b for b in measure["bounds"] if {b["column"], b["limit"]} <= {*columns}]
+    read = [name for name in columns if finite(rows[name]).notna().any()]
+    bounds = [b for b in measure["bounds"] if b["column"] in columns and b["limit"] in read]
     roles = measure.get("roles", {})
     quantities = [c for c in columns if c not in roles]
     indices = [c for c in columns if roles.get(c) == "index"]

@@ -162,7 +162,7 @@ def judge_stepwise(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
 
 
 def judge_dominant(found: dict[tuple[str, str], Interval], models: Sequence[str]) -> StudyVerdict:
-    """Judge whether one component is the largest in every model."""
+    """Judge whether one component is the largest in every model, or in the only one."""
     largest, possible = {}, []
     for model in models:
         own = {name: one for (where, name), one in found.items() if where == model}
@@ -174,11 +174,16 @@ def judge_dominant(found: dict[tuple[str, str], Interval], models: Sequence[str]
         for model, (first, one, second, other) in largest.items()
     )
     clear = each(apart(one, other) for _, one, _, other in largest.values()) == "holds"
+    single = len(models) == 1
     return StudyVerdict(
-        claim="One and the same component gives the largest share in every model.",
+        claim="One component gives a larger share than any other."
+        if single
+        else "One and the same component gives the largest share in every model.",
         word=decide(holds=clear, fails=not set.intersection(*possible)),
         number=max(one.value for _, one, _, _ in largest.values()),
-        said=f"the two largest shares: {numbers}; one name was asked for, and intervals apart",
+        said=f"the two largest shares: {numbers}; intervals apart were asked for"
+        if single
+        else f"the two largest shares: {numbers}; one name was asked for, and intervals apart",
         source="Own",
     )
 

@@ -18,7 +18,7 @@ from layerlab.report.figures.export import plain
 from layerlab.report.views.text import token
 from layerlab.studies.engine.pictures import Curve, curves, gap, gaps
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext, digest
-from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.scale import BUILT_IN, count_models
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, combine, each
@@ -295,10 +295,15 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     lifts = {name: part["quantities"][:, LIFT] for name, part in parts.items()}
     found = bootstrap_each(lifts, np.mean, seed)
     word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
-    told = ", ".join(f"{one} in {name}" for name, one in found.items())
+    told = ", ".join(
+        f"none in {name}, which looks back at nothing"
+        if np.isnan(one.value)
+        else f"{one} in {name}"
+        for name, one in found.items()
+    )
     return StudyVerdict(
         scale=BUILT_IN,
-        unit=f"{len(next(iter(lifts.values())))} texts, {len(lifts)} models",
+        unit=f"{len(next(iter(lifts.values())))} texts, {count_models(len(lifts))}",
         claim="A trained model looks back at a name that is due again.",
         word=word,
         number=min(found[name].value for name in judges or found),

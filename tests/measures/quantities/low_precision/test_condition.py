@@ -34,7 +34,7 @@ def found(tiny):
 
 
 @pytest.mark.full
-def test_every_part_of_a_llama_is_recognised_and_none_is_refused(found):
+def test_every_part_of_a_llama_is_recognized_and_none_is_refused(found):
     _, read = found
     rows = read.rows["condition"]
     assert [(row["layer"], row["component"]) for row in rows] == [

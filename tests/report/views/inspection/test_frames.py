@@ -221,3 +221,11 @@ def test_of_positions_the_most_frequent_stands_for_a_layer_and_no_mean():
     assert drawn["series"][0]["values"]["largest"] == {"mean": [7, None]}
     assert drawn["indices"] == ["largest"]
     assert not {"largest", "massive"} & {*drawn["plot"], *drawn["more"]}
+
+
+def test_a_bound_without_a_reading_is_not_offered():
+    report = sample(["a"])
+    data = report["frames"]["gain"]["data"]
+    assert [bound["limit"] for bound in view(report, "gain")["bounds"]] == ["bound", "sharp"]
+    data["bound"] = [None] * len(data["bound"])
+    assert [bound["limit"] for bound in view(report, "gain")["bounds"]] == ["sharp"]

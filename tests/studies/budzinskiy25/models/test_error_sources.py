@@ -101,3 +101,10 @@ def test_what_is_largest_has_another_name_only_where_it_surely_is_another():
         assert judge_dominant(found, models).word == word
     same = {(model, name): one for model in models for (_, name), one in list(found.items())[:2]}
     assert judge_dominant(same, models).word == "not decided"
+
+
+def test_of_a_single_model_nothing_is_said_of_every_one():
+    found = {("one", "norms"): Interval(0.5, 0.4, 0.6), ("one", "logits"): Interval(0.1, 0.0, 0.2)}
+    verdict = judge_dominant(found, ("one",))
+    assert verdict.word == "holds" and "every model" not in verdict.claim
+    assert "one name" not in verdict.said

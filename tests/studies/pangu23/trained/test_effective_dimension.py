@@ -34,7 +34,7 @@ def as_the_source():
     return planted(pangu_pi=0.5, pangu_pi_no_siaf=0.4, pangu_pi_no_as=0.3, llama=0.2)
 
 
-def test_the_order_of_the_source_is_recognised():
+def test_the_order_of_the_source_is_recognized():
     parts = as_the_source()
     verdicts = [
         judge(parts)

@@ -126,7 +126,7 @@ def as_the_source():
     return found
 
 
-def test_the_figure_of_the_source_is_recognised():
+def test_the_figure_of_the_source_is_recognized():
     parts = as_the_source()
     verdicts = [
         judge(parts) for judge in (judge_diverse, judge_isotropic, judge_spreads, judge_distinct)

@@ -242,3 +242,11 @@ def test_the_fast_mode_without_runs_says_which_sizes_it_had_and_decides_nothing(
     assert {one["word"] for one in found.verdicts[:3]} == {"not decided"}
     assert found.to_dict()["settings"] == {"draws": 4, "seed": 0, "seeds": 1, **small_models.FAST}
     assert saliency_repeat.SMALL in found.to_dict()["remarks"]
+
+
+def test_a_model_that_looks_back_at_nothing_has_no_lift():
+    values = np.full((10, 4), np.nan)
+    values[:, RIGHT] = 1
+    found = judge_back({"one": {"quantities": values}}, 0)
+    assert found.word == "not decided" and found.unit == "10 texts, one model"
+    assert "comings is none in one, which looks back at nothing; above" in found.said
