@@ -57,6 +57,8 @@ REASONS = {
     "ledger/chain.py append_line": "appends to a ledger under its lock",
     "ledger/chain.py begin_chain": "takes back the ledger that it has written",
     "ledger/chain.py _replace_end": "called by what appends to a ledger",
+    "loading/packed/cache.py copy_files": "called by what fills a folder",
+    "loading/packed/cache.py _make_room": "models that are made again where they are named",
     "loading/packed/cache.py unpack_once": "what a killed process left, under its lock",
     "loading/packed/folder.py _write": "called by what fills a folder",
     "loading/packed/gguf.py _unpack": "called by what fills a folder",

@@ -232,7 +232,7 @@ def weights(
     _check_tied(model, place)
     if not is_offloaded(model):
         decompress(model)
-    if is_quantised(config) and not hasattr(model, "hf_quantizer"):
+    if is_quantized(config) and not hasattr(model, "hf_quantizer"):
         model._weight_conversions = None  # else it would be saved as if it were packed again
     return model.eval()
 
