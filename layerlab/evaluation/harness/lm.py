@@ -33,7 +33,7 @@ from layerlab.evaluation.harness.settle import (
     APART,
     COARSE,
     close_rows,
-    is_close,
+    is_turnable,
     trim_row,
     unit_roundoff,
 )
@@ -210,7 +210,7 @@ class HarnessModel(HFLM):
     def _is_open(self, requests: Sequence[Any], sums: Sequence[float]) -> bool:
         """Return whether rounding could turn which option, or which text, is the likeliest."""
         if len(requests) > 1:
-            return is_close(sums, [one.args[1] for one in requests], self._apart)
+            return is_turnable(sums, [one.args for one in requests], self._apart)
         return not self._greedy or trim_row(self._tokens(requests[0])) in self._named["close"]
 
     def _tokens(self, request: Any) -> list[int]:

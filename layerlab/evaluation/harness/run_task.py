@@ -1,6 +1,7 @@
 """A leaf task put to a model: its questions, their scores, and what is known of its examples."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
@@ -206,18 +207,20 @@ def _count_withheld(sample: Mapping[str, Any], task: Any, engine: HarnessModel) 
 
 def _examples(task: Any, shots: int | None) -> int:
     """Return how many examples to show; refuse more than the task has."""
-    if shots is None:
-        return int(task.get_config("num_fewshot") or 0)
     sampler = getattr(task, "sampler", None)
+    asked = int(task.get_config("num_fewshot") or 0) if shots is None else shots
     if sampler is None:
-        return 0
+        return asked if shots is None else 0
     have = len(sampler.df)
-    if shots > have:
+    if asked and task.fewshot_cfg.split == task.config.test_split:
+        # Where examples are questions too, none is its own, nor another copy of it.
+        have -= max(Counter(map(repr, sampler.fewshot_docs())).values(), default=0)
+    if asked > have:
         raise UserError(
-            f"{task.task_name} has {have} example{'s' * (have != 1)}, and {shots} were asked for; "
+            f"{task.task_name} has {have} example{'s' * (have != 1)}, and {asked} were asked for; "
             f"type --shots {have} or fewer"
         )
-    return shots
+    return asked
 
 
 def _limit_length(task: Any, context: int) -> int | None:

@@ -47,14 +47,53 @@ def is_close(sums: Sequence[float], texts: Sequence[str], apart: float) -> bool:
     """
     lengths = [max(1, len(text.strip())) for text in texts]
     sizes = [max(1, len(text.strip().encode())) for text in texts]
-    for divided in ([1] * len(texts), lengths, sizes):
-        worth = [one / by for one, by in zip(sums, divided, strict=True)]
-        room = [apart * (1 + abs(one)) / by for one, by in zip(sums, divided, strict=True)]
-        best = max(range(len(worth)), key=worth.__getitem__)
-        for index, value in enumerate(worth):
-            if index != best and value + room[index] >= worth[best] - room[best]:
-                return True
-    return False
+    return any(
+        _is_near(
+            [one / by for one, by in zip(sums, divided, strict=True)],
+            [apart * (1 + abs(one)) / by for one, by in zip(sums, divided, strict=True)],
+        )
+        for divided in ([1] * len(texts), lengths, sizes)
+    )
+
+
+def is_turnable(sums: Sequence[float], asked: Sequence[tuple[str, str]], apart: float) -> bool:
+    """Return whether rounding could turn which option a question is answered with.
+
+    For `acc_mutual_info` every option is asked again without the question: those are compared with
+    no other, but taken off.
+
+    Args:
+        asked: of each log-likelihood what stands before an option, and the option.
+        apart: as for `is_close`.
+
+    Example:
+        >>> pairs = [("Q:", " a"), ("Q:", " b"), ("", " a"), ("", " b")]
+        >>> is_turnable([-9.0, -9.00001, -2.0, -5.0], pairs, 1e-4)
+        True
+        >>> is_turnable([-9.0, -8.0, -3.0, -2.00001], pairs, 1e-4)
+        True
+        >>> is_turnable([-9.0, -8.0, -3.0, -3.00001], pairs, 1e-4)
+        False
+    """
+    half = len(asked) // 2
+    texts = [text for _, text in asked]
+    before = [bool(context) for context, _ in asked]
+    if half < 2 or before != [True] * half + [False] * half:
+        return is_close(sums, texts, apart)
+    pairs = list(zip(sums[:half], sums[half:], strict=True))
+    gains = [own - bare for own, bare in pairs]
+    room = [apart * (2 + abs(own) + abs(bare)) for own, bare in pairs]
+    return is_close(sums[:half], texts[:half], apart) or _is_near(gains, room)
+
+
+def _is_near(worth: Sequence[float], room: Sequence[float]) -> bool:
+    """Return whether another than the best could be it, each within its own room."""
+    best = max(range(len(worth)), key=worth.__getitem__)
+    return any(
+        one + own >= worth[best] - room[best]
+        for index, (one, own) in enumerate(zip(worth, room, strict=True))
+        if index != best
+    )
 
 
 def close_rows(logits: Tensor, apart: float) -> Tensor:

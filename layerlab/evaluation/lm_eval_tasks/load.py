@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import data_files
+from datasets.exceptions import DatasetGenerationError
 
 from layerlab.data.fingerprint import fingerprint
 from layerlab.errors import UserError
@@ -251,7 +252,11 @@ def _reword_errors(word: str) -> Iterator[None]:
         ) from None
 
 
-def _shorten_error(error: Exception) -> str:
+def _shorten_error(error: BaseException) -> str:
+    if isinstance(error, StopIteration):  # datasets looks for the first of none
+        return "a file of its data holds no rows"
+    if isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
+        return _shorten_error(error.__cause__)
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}"[:300] if message else type(error).__name__
 

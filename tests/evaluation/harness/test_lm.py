@@ -353,6 +353,14 @@ def test_more_examples_than_there_are(folder):
     )
 
 
+def test_fewer_examples_than_a_task_declares(folder):
+    path = folder / "rows.json"
+    kept = json.loads(path.read_text("utf-8"))
+    kept["dev"] = kept["dev"][:1]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    assert refusal(asked, candidate(), folder).startswith("layerlab_own_a has 1 example, and ")
+
+
 @pytest.mark.parametrize("kind", [CHOICE, WRITTEN], ids=["choice", "written"])
 def test_a_tokenizer_of_another_model_is_named(tmp_path, rows, kind):
     """As `inspect` does, since the words are the same."""

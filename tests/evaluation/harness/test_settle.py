@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from layerlab.evaluation.harness.settle import APART, close_rows, is_close
+from layerlab.evaluation.harness.settle import APART, close_rows, is_close, is_turnable
 from tests.evaluation.candidate import Writing, candidate
 
 pytest.importorskip("lm_eval")
@@ -30,6 +30,25 @@ __all__ = ["folder"]
 )
 def test_options_are_close_by_any_measure_of_their_length(sums, texts, close):
     assert is_close(sums, texts, 1e-4) == close
+
+
+@pytest.mark.parametrize(
+    ("sums", "turnable"),
+    [
+        ([-9.0, -9.00001, -2.0, -5.0], True),  # alike behind the question
+        ([-9.0, -8.0, -3.0, -2.00001], True),  # alike once what they are by themselves is off
+        ([-9.0, -8.0, -3.0, -3.00001], False),  # alike by themselves alone
+    ],
+)
+def test_options_without_their_question_stand_beside_no_other(sums, turnable):
+    asked = [("Q:", " a"), ("Q:", " b"), ("", " a"), ("", " b")]
+    assert is_turnable(sums, asked, 1e-4) == turnable
+
+
+def test_options_of_a_question_without_a_text_are_compared():
+    assert is_turnable([-2.0, -2.00001], [("", " a"), ("", " b")], 1e-4)
+    assert not is_turnable([-2.0, -3.0], [("", " a"), ("", " b")], 1e-4)
+    assert is_turnable([-2.0, -2.00001], [("Q:", " a"), ("", " a")], 1e-4)
 
 
 def test_a_row_is_close_where_two_tokens_are():

@@ -203,6 +203,28 @@ def test_a_task_that_cannot_be_asked_is_one_line(folder, more, said):
     assert said in refusal(run, path)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "lm-eval cannot load it: a file of its data holds no rows"),
+        ('{"number": 1}\n{"number"', "lm-eval cannot load it: ArrowInvalid: JSON parse error"),
+    ],
+)
+def test_data_that_cannot_be_read_is_told_by_what_is_wrong_with_it(folder, text, said):
+    path = write(folder, "own_unread", CHOICE)
+    (folder / "own_unread.jsonl").write_text(text, encoding="utf-8")
+    assert said in refusal(run, path)
+
+
+def test_a_question_is_no_example_of_its_own(folder):
+    path = write(folder, "own_shared", CHOICE)
+    text = path.read_text("utf-8").replace("fewshot_split: train", "fewshot_split: test")
+    path.write_text(text, encoding="utf-8")
+    # Each of the twelve questions stands there twice.
+    assert "own_shared has 10 examples, and 11 were asked for" in refusal(run, path, shots=11)
+    assert run(path, shots=10, limit=1).content["tasks"][0]["shots"]["asked"] == 10
+
+
 def test_a_broken_question_further_down_is_one_line_too(folder):
     path = write(folder, "own_late", CHOICE, 40)
     text = path.read_text("utf-8").replace("{{number}}?", "{{1 // (right + 1 - 1)}}?")
