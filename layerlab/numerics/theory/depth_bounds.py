@@ -206,7 +206,7 @@ def printed_factor(parts: TheoryBlock) -> float:
         smallest = float(values[-1]) if len(values) == width else 0.0
         if not smallest:
             return torch.inf
-        worst = max(worst, 1 + 4 * width**0.5 * absolute * float(values[0]) / smallest)
+        worst = max(worst, 1 + 4 * width**0.5 * absolute * (float(values[0]) / smallest))
     return worst
 
 
