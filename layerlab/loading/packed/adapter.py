@@ -101,7 +101,7 @@ def _explain(folder: Path, name: str) -> Iterator[None]:
         raise UserError(
             f"{what}: {error or 'there is too little memory'}; take a machine with more"
         ) from error
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise UserError(
             f"{what} without the package {error.name}; {describe_install('sft')}, or pip install "
             f"{error.name}"

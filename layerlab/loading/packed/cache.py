@@ -74,8 +74,9 @@ def _make_room(cache: Path) -> None:
     """Remove the models that were last asked for long ago."""
     if cache.is_dir():
         for one in cache.iterdir():
-            if one.is_dir() and time.time() - one.stat().st_mtime > KEPT:
-                rmtree(one, ignore_errors=True)
+            with suppress(OSError):  # where another process removes it, too
+                if one.is_dir() and time.time() - one.stat().st_mtime > KEPT:
+                    rmtree(one)
 
 
 def copy_files(files: Iterable[Path], source: Path, into: Path) -> None:

@@ -155,7 +155,7 @@ def test_the_room_is_what_is_said_or_the_share_of_each_process():
 
 
 @pytest.mark.full
-@pytest.mark.skipif(torch.cuda.is_available(), reason="what is here is measured")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, and its time is measured")
 def test_without_the_device_the_time_is_that_of_the_flops_at_a_share_of_its_peak(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the court held that the contract was void\n" * 1000)

@@ -239,3 +239,12 @@ def test_says_which_package_is_missing(adapter, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     said = r"without the package peft; in a copy of the repository type"
     refuses(said, find_folder, str(adapter), with_weights=True)
+
+
+def test_what_peft_itself_asks_for_is_told_in_its_words(adapter, monkeypatch):
+    def refuse(*given, **named):
+        raise ImportError("this kind of layer needs another library")
+
+    monkeypatch.setattr(peft, "get_peft_model", refuse)
+    said = r"merged into .*: this kind of layer needs another library; expected an adapter"
+    refuses(said, find_folder, str(adapter), with_weights=True)
