@@ -28,19 +28,39 @@ def heads(
     column: str,
 ) -> Figure:
     """Return a map with one cell for each layer and head."""
+    return _by_layer(grid, layers, numbers, column, axis("head", **_whole(numbers)))
+
+
+def matrices(
+    grid: Sequence[Sequence[float | None]],
+    layers: Sequence[int],
+    names: Sequence[str],
+    column: str,
+) -> Figure:
+    """Return a map with one cell for each layer and weight matrix, in the model's order."""
+    side = axis("", autorange="reversed", type="category")
+    return _by_layer(grid, layers, [plain(name) for name in names], column, side)
+
+
+def _by_layer(
+    grid: Sequence[Sequence[float | None]],
+    layers: Sequence[int],
+    rows: Sequence[Any],
+    column: str,
+    side: dict[str, Any],
+) -> Figure:
     trace = {
         "type": "heatmap",
         "x": list(layers),
-        "y": list(numbers),
+        "y": list(rows),
         "z": [list(line) for line in grid],
         "colorscale": "Cividis",
         "colorbar": {**BAR, "title": {"text": plain(column.replace("_", " ")), "side": "right"}},
     }
     own = layout(
-        xaxis=axis("layer", showgrid=False, **_whole(layers)),
-        yaxis=axis("head", showgrid=False, **_whole(numbers)),
+        xaxis=axis("layer", showgrid=False, **_whole(layers)), yaxis={**side, "showgrid": False}
     )
-    return Figure(data=[trace], layout=own, height=min(480, 110 + 22 * len(numbers)))
+    return Figure(data=[trace], layout=own, height=min(480, 110 + 22 * len(rows)))
 
 
 def attention(detail: Json) -> Figure:

@@ -30,6 +30,8 @@ def figures(report: Json) -> dict[str, Figure]:
             found |= _steps(view, measure, column)
             if measure["per_head"]:
                 found |= _maps(view, measure, column, labels)
+            elif measure["category"] == "matrix":
+                found |= _matrix_maps(view, measure, column, labels)
         found |= _bars(measure)
         for picture in measure.get("pictures", ()):
             draw = densities.pages if picture["kind"] == density.KIND else heatmaps.pages
@@ -254,6 +256,30 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
         name = f"{measure['name']}-{column}-heads-{labels[series['model']]}"
         drawn = heatmaps.heads(grid, layers, heads, column)
         found[name] = _tell_infinite(drawn, view, [series], column)
+    return found
+
+
+def _matrix_maps(
+    view: Json, measure: Json, column: str, labels: Sequence[str]
+) -> dict[str, Figure]:
+    """Return a map of a column over layers and matrices: one figure for each model."""
+    found = {}
+    every = [
+        one
+        for one in measure["series"]
+        if len(one["layers"]) > 1 and _drop_unknown(one["values"][column]["mean"])
+    ]
+    for model in sorted({one["model"] for one in every}):
+        own = [one for one in every if one["model"] == model]
+        layers = sorted({layer for one in own for layer in one["layers"]})
+        grid = []
+        for one in own:
+            means = dict(zip(one["layers"], one["values"][column]["mean"], strict=True))
+            grid.append([means.get(layer) for layer in layers])
+        kinds = [measure["kinds"][one["kind"]] for one in own]
+        drawn = heatmaps.matrices(grid, layers, kinds, column)
+        name = f"{measure['name']}-{column}-matrices-{labels[model]}"
+        found[name] = _tell_infinite(drawn, view, own, column)
     return found
 
 

@@ -273,24 +273,25 @@ function flags(measure, series, column) {
   }];
 }
 
-/* One cell per layer and head; all maps of a quantity share one scale. */
-function map(series, column, span, log) {
-  const { mean, low, high } = series.maps[column];
-  const heads = series.heads;
-  const at = (values, i, j) => values[i * heads.length + j];
-  const z = heads.map((_, j) => series.layers.map((__, i) => scaled(at(mean, i, j), log)));
-  const text = heads.map((head, j) => series.layers.map((layer, i) => {
+/* One cell per layer and head, or matrix; all maps of a quantity share one scale. */
+function map({ layers, heads, names, mean, low, high }, column, span, log) {
+  const rows = names ?? heads;
+  const at = (values, i, j) => values[i * rows.length + j];
+  const z = rows.map((_, j) => layers.map((__, i) => scaled(at(mean, i, j), log)));
+  const text = rows.map((row, j) => layers.map((layer, i) => {
     const range = low ? `<br>${say("from {low} to {high}", { low: format(at(low, i, j)), high: format(at(high, i, j)) })}` : "";
-    return `${say("layer {layer}, head {head}", { layer, head })}<br>${plain(columnName(column))} ${format(at(mean, i, j))}${range}`;
+    const cell = names ? say("{name}, layer {layer}", { name: plain(row), layer }) : say("layer {layer}, head {head}", { layer, head: row });
+    return `${cell}<br>${plain(columnName(column))} ${format(at(mean, i, j))}${range}`;
   }));
-  const gap = series.layers.length > 24 || heads.length > 24 ? 0.5 : 1.5;
+  const gap = layers.length > 24 || rows.length > 24 ? 0.5 : 1.5;
   const trace = {
-    type: "heatmap", x: series.layers, y: heads, z, colorscale: "Cividis", zmin: span[0], zmax: span[1],
+    type: "heatmap", x: layers, y: names ? names.map(plain) : heads, z, colorscale: "Cividis", zmin: span[0], zmax: span[1],
     xgap: gap, ygap: gap, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>",
     colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, ...(log ? powers(span) : {}) },
   };
   const ticks = (list) => (list.length < 14 ? { dtick: 1 } : {});
-  const figure = layout(Math.min(460, 110 + heads.length * 22), { title: say("layer"), ...ticks(series.layers) }, { title: say("head"), ...ticks(heads) });
+  const side = names ? { autorange: "reversed" } : { title: say("head"), ...ticks(heads) };
+  const figure = layout(Math.min(460, 110 + rows.length * 22), { title: say("layer"), ...ticks(layers) }, side);
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin.r = 8;
   return { traces: [trace], layout: figure };

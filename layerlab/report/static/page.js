@@ -64,27 +64,52 @@ function drawLines(section, column, shown) {
   figureInto(node, lines(section.measure, shown, column, options), say("{title}, {column} per layer: {means}. The values are in the table below.", { title: translated(section.measure.title), column: columnName(column), means: means.join("; ") }));
 }
 
+/* A map for each model: of its heads, or of its matrices where a measure reads each of them. */
+function mapsOf(section, column, shown) {
+  const { measure } = section;
+  if (measure.per_head) return shown.filter((s) => s.maps).map(({ model, layers, heads, maps }) => ({ model, layers, heads, ...maps[column] }));
+  if (measure.category !== "matrix") return [];
+  const every = measure.series.filter((s) => s.layers.length > 1 && hasReading(s, column));
+  return [...new Set(every.map((s) => s.model))].filter((model) => choice.model === null || choice.model === model).map((model) => {
+    const own = every.filter((s) => s.model === model);
+    const layers = [...new Set(own.flatMap((s) => s.layers))].sort((a, b) => a - b);
+    const cells = (part) => layers.flatMap((layer) => own.map((s) => (s.values[column][part] ?? s.values[column].mean)[s.layers.indexOf(layer)] ?? null));
+    const ranged = own.some((s) => s.values[column].low);
+    return { model, layers, kinds: own.map((s) => s.kind), names: own.map((s) => measure.kinds[s.kind]), mean: cells("mean"), ...(ranged ? { low: cells("low"), high: cells("high") } : {}) };
+  });
+}
+
 function drawMaps(section, column, shown) {
   const box = section.part("maps");
   for (const node of box.querySelectorAll(".map")) Plotly.purge(node);
   box.replaceChildren();
-  const drawable = shown.filter((s) => s.heads?.length && (s.heads.length > 1 || s.layers.length > 1));
-  if (!section.measure.per_head || !drawable.length) return;
+  const drawable = mapsOf(section, column, shown).filter(({ mean }) => mean.length > 1);
+  if (!drawable.length) return;
   const log = section.control("log").checked;
-  const values = drawable.flatMap((s) => present(s.maps[column].mean.map((v) => scaled(v, log))));
+  const values = drawable.flatMap(({ mean }) => present(mean.map((v) => scaled(v, log))));
   const limits = [Math.min(...values), Math.max(...values)];
   if (limits[0] === limits[1]) limits[1] += Math.abs(limits[1]) || 1;
-  const nodes = drawable.map((series) => {
+  const perHead = section.measure.per_head;
+  const named = { column: columnName(column) };
+  const nodes = drawable.map(({ model }) => {
     const node = element("div", { class: "map" });
-    const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : []), say("{column} of every head", { column: columnName(column) }));
+    const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(model), ` ${data.models[model].name}: `] : []), perHead ? say("{column} of every head", named) : say("{column} of every matrix", named));
     box.append(element("figure", {}, title, node));
     return node;
   });
-  for (const [i, series] of drawable.entries()) {
+  for (const [i, cells] of drawable.entries()) {
     const node = nodes[i];
-    figureInto(node, map(series, column, limits, log), say("{column} of every layer and head of {model}", { column: columnName(column), model: data.models[series.model].name }));
-    node.on("plotly_click", ({ points }) => openHead(series.model, points[0].x, points[0].y, node));
+    const given = { ...named, model: data.models[cells.model].name };
+    figureInto(node, map(cells, column, limits, log), perHead ? say("{column} of every layer and head of {model}", given) : say("{column} of every layer and matrix of {model}", given));
+    node.on("plotly_click", ({ points: [{ x, y, pointIndex }] }) => perHead ? openHead(cells.model, x, y, node) : showKind(section, cells.kinds[pointIndex[0]]));
   }
+}
+
+/* The curve of the matrix whose cell was clicked. */
+function showKind(section, kind) {
+  section.control("kind").value = kind;
+  setDefaults(section);
+  draw(section);
 }
 
 function drawSteps(section, column) {

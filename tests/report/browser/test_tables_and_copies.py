@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import layerlab
 from layerlab.report.pages import adaptation, comparison, evaluation, vocabulary
 from layerlab.report.pages.inspection import render
 from tests.report.browser.test_browser import show
@@ -136,7 +137,7 @@ def test_what_came_from_python_has_no_command():
     assert "no command repeats this inspection" in page and "layerlab inspect memory" not in page
 
 
-def click_cell(page: Any, section: Any, layer: int, head: int) -> None:
+def click_cell(page: Any, section: Any, layer: int, row: int | str) -> None:
     """Click the middle of a cell of the first heat map, once the map knows where the mouse is."""
     drawing = section.locator(".map").first
     place = drawing.evaluate(
@@ -145,13 +146,13 @@ def click_cell(page: Any, section: Any, layer: int, head: int) -> None:
             const box = node.getBoundingClientRect();
             return [box.x + xaxis._offset + xaxis.d2p(x), box.y + yaxis._offset + yaxis.d2p(y)];
         }""",
-        [layer, head],
+        [layer, row],
     )
     page.mouse.move(*place)
     # Plotly takes note of the mouse at most every so often, and a click of what it last noted.
     page.wait_for_function(
         """([node, x, y]) => (node._hoverdata || []).some((one) => one.x === x && one.y === y)""",
-        arg=[drawing.element_handle(), layer, head],
+        arg=[drawing.element_handle(), layer, row],
     )
     page.mouse.click(*place)
 
@@ -180,6 +181,28 @@ def test_any_cell_of_a_heat_map_opens_its_head(opened):
     click_cell(page, section, 1, 2)
     dialog.locator(".heatmaplayer image").wait_for(state="attached")
     assert dialog.locator("h2").inner_text() == "pre-norm: layer 1, head 2"
+
+
+@pytest.mark.full
+def test_a_cell_of_the_map_of_matrices_opens_the_curve_of_its_matrix(opened, tiny):
+    report = layerlab.inspect(tiny("llama"), measures=["matrices"], progress=False)
+    rows = report.frame("matrices")
+    page = opened(report.to_dict())
+    section = show(page, "matrices")
+    section.locator('[data-control="column"]').select_option("norm")
+    section.locator(".map").scroll_into_view_if_needed()
+    cells = section.locator(".map").evaluate("n => ({...n.data[0], hovertext: null})")
+    inner = rows[~rows["matrix"].isin(["embed_tokens", "lm_head"])]
+    expected = inner.pivot(index="matrix", columns="layer", values="norm")
+    assert [set(cells["y"]), cells["x"]] == [set(expected.index), list(expected.columns)]
+    for name, line in zip(cells["y"], cells["z"], strict=True):
+        assert line == pytest.approx(list(expected.loc[name]), rel=1e-3)
+    page.wait_for_timeout(200)
+    click_cell(page, section, 1, "self_attn.v_proj")
+    chosen = section.locator('[data-control="kind"] option:checked')
+    assert chosen.inner_text() == "self_attn.v_proj"
+    curve = section.locator('[data-part="lines"]').evaluate("node => node.data[0].y")
+    assert curve == pytest.approx(list(expected.loc["self_attn.v_proj"]), rel=1e-3)
 
 
 @pytest.mark.full

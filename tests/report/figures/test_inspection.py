@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import layerlab
 from layerlab import UserError
 from layerlab.report.figures import heatmaps
 from layerlab.report.figures.export import draw
@@ -54,6 +55,17 @@ def test_every_picture_of_a_report_is_a_figure():
     assert "map-1-layer-1-head-2" in found
     seen = figures(looked(["a"])) | figures(clouded(["a"], layers=8))
     assert {"saliency-a-embedding", "saliency-a-layer-2", "features-a-layer-3"} <= set(seen)
+
+
+def test_matrices_have_a_map_beside_their_curves(tiny):
+    report = layerlab.inspect(tiny("gpt2"), measures=["matrices"], progress=False)
+    found = figures(report.to_dict())
+    label = next(name for name in found if "matrices-norm-matrices" in name)
+    drawn = found[label].data[0]
+    rows = report.frame("matrices").set_index(["matrix", "layer"])["norm"]
+    assert list(drawn["y"]) == [name for name, layer in rows.index if layer == 0]
+    for name, line in zip(drawn["y"], drawn["z"], strict=True):
+        assert line == pytest.approx([rows[name, layer] for layer in drawn["x"]], rel=1e-3)
 
 
 @pytest.mark.full
