@@ -99,8 +99,8 @@ def hear_interruptions(kept: Path) -> Iterator[None]:
 class GracefulStop:
     """Listens for signals while it is open; the loop looks at `wanted` between two updates.
 
-    The first signal is noted, one that comes later than its echo ends the process at once. Outside the main thread, where
-    Python lets nobody listen, it hears nothing; nor does it hear the terminal under nohup.
+    The first signal is noted; one that is no echo of it ends the process at once. Outside the main
+    thread, where Python lets nobody listen, it hears nothing; nor the terminal under nohup.
 
     Attributes:
         signal: that was heard, or None.
