@@ -58,7 +58,9 @@ def main(arguments: list[str]) -> int:
         code: int = getattr(stop, "code", 128 + signal.SIGINT)
         return code
     except RuntimeError as error:
-        if not _is_lost(error):
+        from layerlab.system.hardware import is_process_lost  # late: the threads are set
+
+        if not is_process_lost(error):
             raise
         _say(
             "another process of this run has ended, or was silent for run.timeout_minutes; "
@@ -69,13 +71,6 @@ def main(arguments: list[str]) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _is_lost(error: RuntimeError) -> bool:
-    """Return whether another process did not answer, as NCCL and gloo say it."""
-    from torch.distributed import DistError
-
-    return isinstance(error, DistError) or "/gloo/transport/" in str(error)
 
 
 def _serve() -> int:

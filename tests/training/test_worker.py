@@ -231,6 +231,31 @@ def test_a_process_that_hangs_or_dies_ends_the_other_in_one_line(sign, small, tm
     assert line.startswith("another process of this run has ended, or was silent for run.timeout")
 
 
+# The second of two is killed while both read a checkpoint, as one that takes too much memory is.
+DIES = """
+import os, signal, sys
+import torch.distributed.checkpoint as dcp
+from layerlab.training.worker import main
+
+if os.environ["RANK"] == "1":
+    dcp.load = lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.full
+@POSIX
+def test_a_checkpoint_is_not_blamed_for_a_process_that_dies_over_it(small, tmp_path):
+    folder = tmp_path / "run"
+    both = begun(small, folder, **{"run.sharding": "fsdp"})
+    for one in both:
+        one.kill()
+    both = [Forked("-c", DIES, folder, env={**os.environ, **rank}) for rank in ranks(2)]
+    first, second = (one.wait(60.0) for one in both)
+    assert (first.returncode, second.returncode) == (1, -signal.SIGKILL)
+    assert first.stderr.startswith("another process of this run has ended, or was silent")
+
+
 @pytest.mark.full
 @POSIX
 def test_processes_stop_when_torchrun_is_gone(small, tmp_path):
