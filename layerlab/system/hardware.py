@@ -290,6 +290,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
 
 
+def is_process_lost(error: BaseException) -> bool:
+    """Return whether another process of a run did not answer, as NCCL and gloo say it."""
+    return isinstance(error, torch.distributed.DistError) or "/gloo/transport/" in str(error)
+
+
 class CatchOutOfMemory:
     """Catches an out-of-memory error, and no other.
 

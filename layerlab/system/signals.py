@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from layerlab.errors import Interrupted
 # What terminals, schedulers, Slurm before the end of a job's time and a terminal that is closed
 # send; Windows lacks the last two.
 SENT = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+# Seconds in which a second signal is the first again: Slurm and systemd signal every process, and
+# what started this one (torchrun, or layerlab itself) passes on what it heard.
+ECHO = 1.0
 
 
 class Stopped(SystemExit):
@@ -95,8 +99,8 @@ def hear_interruptions(kept: Path) -> Iterator[None]:
 class GracefulStop:
     """Listens for signals while it is open; the loop looks at `wanted` between two updates.
 
-    The first signal is noted, the second ends the process at once. Outside the main thread, where
-    Python lets nobody listen, it hears nothing; nor does it hear the terminal under nohup.
+    The first signal is noted; one that is no echo of it ends the process at once. Outside the main
+    thread, where Python lets nobody listen, it hears nothing; nor the terminal under nohup.
 
     Attributes:
         signal: that was heard, or None.
@@ -110,6 +114,7 @@ class GracefulStop:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._heard = 0.0
         self._former: dict[signal.Signals, Any] = {}
 
     @property
@@ -148,10 +153,11 @@ class GracefulStop:
         self._former.clear()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self.signal is None:
+            self.signal, self._heard = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._heard > ECHO:
             # Nothing is lost: checkpoints are renamed into place, and locks end with the process.
             os._exit(128 + number)
-        self.signal = signal.Signals(number)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

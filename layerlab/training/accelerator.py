@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import InitProcessGroupKwargs, gather_object
 from torch import Tensor, nn
 
 from layerlab.errors import UserError
@@ -63,6 +64,10 @@ class RunAccelerator:
             cpu=device == "cpu",
             mixed_precision=PRECISIONS[precision],
             device_placement=True,
+            kwargs_handlers=[
+                # One that says nothing for longer has hung, and the others end.
+                InitProcessGroupKwargs(timeout=timedelta(minutes=recipe.run.timeout_minutes))
+            ],
         )
         self.device: torch.device = self.accelerator.device
         if self.device.type != device.partition(":")[0]:

@@ -18,7 +18,7 @@ from layerlab.records.checkpoint_names import CHECKPOINTS
 from layerlab.records.events import EventLog
 from layerlab.system.hardware import CatchOutOfMemory, explain_memory
 from layerlab.system.rng import random_state, restore_random
-from layerlab.system.signals import GracefulStop
+from layerlab.system.signals import GracefulStop, Stopped
 from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.checkpoints.checkpoint import CheckpointManager, CheckpointState, restoring
 from layerlab.training.checkpoints.origin import RUN, load_own
@@ -64,7 +64,7 @@ def train_run(run: RunSpec, folder: Path, progress: Progress | None = None) -> d
             training.advance()
             if any_process(training.place.accelerator, halt.wanted) and not training.done:
                 training.checkpoint()
-                halt.leave()
+                raise Stopped(128 + training.place.pick_first(halt.signal))
     return training.finish()
 
 

@@ -18,6 +18,7 @@ from layerlab.errors import UserError
 from layerlab.records.heartbeat import LOG
 from layerlab.records.run_files import RECIPE, read_table
 from layerlab.system.locks import lock_folder
+from layerlab.system.signals import Stopped
 from layerlab.system.untrusted.trust import take_grants, trust
 
 TRUST = ("--trust-recipe", "--trust-remote-code")
@@ -26,6 +27,7 @@ SERVE = "--serve"
 LAST = "last"  # what an answer ends in where no other run is taken
 # The process that started this one; when it is gone, nobody waits for this one any more.
 PARENT = "LAYERLAB_PARENT"
+LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torchrun and accelerate launch give to their processes
 _LOOK = 0.2  # seconds between two looks at it
 _GRACE = 300.0  # seconds for a last checkpoint
 
@@ -36,7 +38,9 @@ def main(arguments: list[str]) -> int:
     0: it is finished. 2: a user has to mend something, which the last line says. 128 and the
     number of a signal: it was asked to stop, and has left a checkpoint.
     """
-    follow_parent(os.environ.get(PARENT))
+    # Whoever runs torchrun does not name it.
+    launcher = str(os.getppid()) if LAUNCHED in os.environ else None
+    follow_parent(os.environ.get(PARENT, launcher))
     if arguments == [SERVE]:
         return _serve()
     folders = [one for one in arguments if one not in TRUST]
@@ -44,8 +48,29 @@ def main(arguments: list[str]) -> int:
         way = f"FOLDER [{'] ['.join(TRUST)}]"
         print(f"type: python -m layerlab.training.worker {way}", file=sys.stderr)
         return WRONG
-    with trust(TRUST[1] in arguments, TRUST[0] in arguments):
-        return _finish(Path(folders[0]))
+    folder = Path(folders[0])
+    try:
+        with trust(TRUST[1] in arguments, TRUST[0] in arguments):
+            return _finish(folder)
+    except (KeyboardInterrupt, Stopped) as stop:
+        if _is_first():
+            _say(f"interrupted; what is finished is kept in {folder}: start it again to go on")
+        code: int = getattr(stop, "code", 128 + signal.SIGINT)
+        return code
+    except RuntimeError as error:
+        from layerlab.system.hardware import is_process_lost  # late: the threads are set
+
+        if not is_process_lost(error):
+            raise
+        _say(
+            "another process of this run has ended, or was silent for run.timeout_minutes; "
+            f"see what it said, and start {folder} again to go on from the last checkpoint"
+        )
+        return 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _serve() -> int:
@@ -82,7 +107,7 @@ def _finish(folder: Path) -> int:
     try:
         _carry(folder)
     except UserError as error:
-        print(error, file=sys.stderr, flush=True)
+        _say(str(error))
         return WRONG
     return 0
 
@@ -100,8 +125,12 @@ def _set_threads(folder: Path) -> None:
 def _carry(folder: Path) -> None:
     _set_threads(folder)
     # Of several processes the first holds the folder for all.
-    with lock_folder(folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
+    with lock_folder(folder) if _is_first() else nullcontext():
         _train(folder)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _train(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """A run in a process of its own: what is written for it, what it does, and how it ends."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +15,7 @@ import torch
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
+from layerlab.experiments.executors.process import ranks
 from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.match import matched
@@ -20,14 +23,15 @@ from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.result import read_result
 from layerlab.records.run import read_record
-from layerlab.system.locks import lock_folder
+from layerlab.system.locks import is_locked, lock_folder
 from layerlab.training.run_spec import RunSpec, read_run, write_run
-from layerlab.training.worker import main
+from layerlab.training.worker import LAUNCHED, main
 from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
 from tests.experiments.executors.test_local import command as standin
 from tests.support.forked import Forked
 from tests.support.refused import refuses
 
+WORKER = ("-m", "layerlab.training.worker")
 WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof\n"
 SMALL = {
     "name": "small",
@@ -191,3 +195,81 @@ def test_a_worker_stops_when_its_parent_is_gone(tmp_path):
         parent.stdout.close()
     assert gone(tmp_path, [one])
     assert (folder / "kept").exists(), "it has left a checkpoint"
+
+
+def begun(small: RunSpec, folder: Path, **settings: object) -> list[Forked]:
+    """Two processes of a run of minutes, as torchrun starts them, after their first checkpoint."""
+    long = {"train.max_steps": 10**5, "run.save_steps": 5, "run.num_processes": 2, **settings}
+    write_run(replace(small, recipe=small.recipe.change(long)), folder)
+    launched = {**os.environ, LAUNCHED: "one"}
+    both = [Forked(*WORKER, folder, env={**launched, **rank}) for rank in ranks(2)]
+    assert wait_for(lambda: list((folder / "checkpoints").glob("step-*")) != [], 120.0)
+    return both
+
+
+@pytest.mark.full
+@POSIX
+def test_what_one_of_two_processes_is_told_stops_both_and_is_said_once(small, tmp_path):
+    both = begun(small, tmp_path / "run")
+    os.kill(both[1].process.pid, signal.SIGHUP)
+    first, second = (one.wait(60.0) for one in both)
+    assert (first.returncode, second.returncode) == (129, 129)
+    (line,) = first.stderr.splitlines()
+    assert line.startswith("interrupted; what is finished is kept in") and not second.stderr
+
+
+@pytest.mark.full
+@POSIX
+@pytest.mark.parametrize("sign", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_process_that_hangs_or_dies_ends_the_other_in_one_line(sign, small, tmp_path):
+    both = begun(small, tmp_path / "run", **{"run.timeout_minutes": 0.05})
+    os.kill(both[1].process.pid, sign)
+    first = both[0].wait(60.0)
+    both[1].kill()
+    assert first.returncode == 1
+    (line,) = first.stderr.splitlines()
+    assert line.startswith("another process of this run has ended, or was silent for run.timeout")
+
+
+# The second of two is killed while both read a checkpoint, as one that takes too much memory is.
+DIES = """
+import os, signal, sys
+import torch.distributed.checkpoint as dcp
+from layerlab.training.worker import main
+
+if os.environ["RANK"] == "1":
+    dcp.load = lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.full
+@POSIX
+def test_a_checkpoint_is_not_blamed_for_a_process_that_dies_over_it(small, tmp_path):
+    folder = tmp_path / "run"
+    both = begun(small, folder, **{"run.sharding": "fsdp"})
+    for one in both:
+        one.kill()
+    both = [Forked("-c", DIES, folder, env={**os.environ, **rank}) for rank in ranks(2)]
+    first, second = (one.wait(60.0) for one in both)
+    assert (first.returncode, second.returncode) == (1, -signal.SIGKILL)
+    assert first.stderr.startswith("another process of this run has ended, or was silent")
+
+
+@pytest.mark.full
+@POSIX
+def test_processes_stop_when_torchrun_is_gone(small, tmp_path):
+    folder = tmp_path / "run"
+    write_run(replace(small, recipe=small.recipe.change({"train.max_steps": 10**5})), folder)
+    code = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(600)"
+    command = [sys.executable, "-c", code, sys.executable, *WORKER, str(folder)]
+    with subprocess.Popen(command, env={**os.environ, LAUNCHED: "one"}) as parent:
+        assert wait_for(lambda: "train" in journal(folder), 120.0)
+        parent.kill()
+    assert wait_for(lambda: not is_locked(folder), 60.0)
+    assert list((folder / "checkpoints").glob("step-*")) and read_result(folder) is None
+
+
+def journal(folder: Path) -> str:
+    file = folder / "events.jsonl"
+    return file.read_text() if file.exists() else ""

@@ -70,8 +70,8 @@ class RunProcess:
         bad = [code for code in codes if code]
         if bad and self._bad is None:
             # Kept: the others are killed below, and that is not why the run ended. Of several at
-            # once it is what a user can mend that the others fell over.
-            self._bad = WRONG if WRONG in bad else bad[0]
+            # once it is what a user can mend that the others fell over, or else a kill (below 0).
+            self._bad = WRONG if WRONG in bad else min(bad)
         if bad and None in codes:
             self.kill()
         return self._bad if bad or None in codes else 0

@@ -41,6 +41,7 @@ from layerlab.system.files import (
     force_to_disk,
     write_folder,
 )
+from layerlab.system.hardware import is_process_lost
 from layerlab.system.write_errors import WriteError
 from layerlab.training.checkpoints.parts import Digests, PartsWriter, split_parts
 
@@ -182,6 +183,8 @@ def restoring(own: Mapping[str, Tensor], state: CheckpointState, folder: Path) -
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if is_process_lost(error):  # of which the checkpoint knows nothing
+            raise
         raise UserError(
             f"the checkpoint of update {state.counters['update']} is not that of this run "
             f"({one_line(error)}); delete {folder} and train again"

@@ -52,6 +52,16 @@ def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
+def test_a_process_that_was_killed_comes_before_those_that_fell_over_it(tmp_path):
+    program = PROGRAM.replace("sys.exit", "int(code) < 0 and os.kill(os.getpid(), 9); sys.exit")
+    command = [sys.executable, "-c", program, "1,-9"]
+    own = RunProcess(tmp_path, [RunSlot(threads=1)] * 2, command)
+    for one in own._all:
+        one.wait()
+    assert own.code() == -9
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
 def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path):
     settings = RunSection(num_processes=2, max_parallel=1, max_attempts=3)
     one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
