@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from layerlab import UserError
 from layerlab.api import evaluate, train
 from layerlab.recipes.training_sections import TrainSection
 from layerlab.report.i18n.language import FOLDER, label, language
@@ -19,6 +18,7 @@ from tests.report.pages.test_evaluation import scored
 from tests.report.support.passed import passed
 from tests.report.support.race import race, single, write_runs
 from tests.report.support.window import DESKTOP, PHONE
+from tests.support.refused import refuses
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 WORD = re.compile(r"[^\W\d_]{2,}", re.ASCII)
@@ -218,8 +218,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path):
         assert (said.code, said.error, said.out) == (2, f"layerlab: {REFUSED}\n", "")
     assert list(tmp_path.iterdir()) == []
     for work in (train.train, train.compare, evaluate.evaluate):
-        with pytest.raises(UserError, match="there is no page in 'fr'"):
-            work({}, lang="fr")
+        refuses("there is no page in 'fr'", work, {}, lang="fr")
 
 
 @pytest.mark.full

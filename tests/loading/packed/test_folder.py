@@ -20,7 +20,6 @@ from transformers import (
 )
 
 import layerlab
-from layerlab import UserError
 from layerlab.loading.model import check_named, load_model
 from layerlab.loading.packed import folder as packed_folder
 from tests.support.packed_folder import pack_awq, pack_fp8, pack_gptq, pack_mlx, write_packed
@@ -313,7 +312,6 @@ def test_a_disk_without_room_is_no_fault_of_the_weights(model, folder, cache):
 def test_a_folder_without_room_or_weights_says_so(model, folder, monkeypatch):
     write_packed(model, folder, *TOOLS["gptq"])
     monkeypatch.setenv("LAYERLAB_CACHE", "/proc/nowhere")
-    with pytest.raises(UserError, match="/proc/nowhere"):
-        load_model(str(folder))
+    refuses("/proc/nowhere", load_model, str(folder))
     (folder / "model.safetensors").unlink()
     refuses("has a config.json but no weights", load_model, str(folder))

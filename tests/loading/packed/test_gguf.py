@@ -12,7 +12,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerlab
-from layerlab import UserError
 from layerlab.loading.model import load_model
 from tests.support.gguf_file import TOKENS, write_gguf
 from tests.support.refused import refuses
@@ -234,5 +233,4 @@ def test_without_its_package_a_line_says_what_to_type(model, tmp_path, monkeypat
     from transformers import modeling_gguf_pytorch_utils as reader
 
     monkeypatch.setattr(reader, "is_gguf_available", lambda: False)
-    with pytest.raises(UserError, match=r"package gguf, which is not installed.*pip install gguf"):
-        load_model(str(file))
+    refuses(r"package gguf, which is not installed.*pip install gguf", load_model, str(file))
