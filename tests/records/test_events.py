@@ -3,27 +3,14 @@
 import hashlib
 import json
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from layerlab import UserError
 from layerlab.records.events import FILE, EventLog, find_misfit, read
+from tests.support.mounted import room
 from tests.support.refused import refuses
-
-
-@contextmanager
-def room(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond so many bytes: the system itself refuses."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def texts(folder: Path) -> list[str]:

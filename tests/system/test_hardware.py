@@ -25,12 +25,6 @@ from layerlab.system.hardware import (
 from tests.support.refused import refuses
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def test_a_machine_has_a_name_that_json_keeps():
     said = machine("cpu", 3)
     assert set(said) == {"processor", "device", "threads"}
