@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 
@@ -110,7 +111,7 @@ def proved() -> dict[str, Any]:
 
 PAGES: dict[str, tuple[Callable[..., str], Callable[[], dict[str, Any]]]] = {
     "compare": (comparison.render, raced),
-    "train": (comparison.render_run, lambda: single(updates=100)),
+    "train": (partial(comparison.render, single=True), lambda: single(updates=100)),
     "evaluate": (evaluation.render, scored),
     "adapt": (adaptation.render, passed),
     "vocabulary": (vocabulary.render, proved),
