@@ -125,6 +125,7 @@ def test_translated_words_stand_in_the_order_of_the_script():
     spoken = re.findall(r'\b(?:say|parts)\(\s*("(?:[^"\\]|\\.)*")', Tags(page).running[0])
     said = [one for one in dict.fromkeys(map(json.loads, spoken)) if one in words]
     assert words[: len(said)] == said and len(said) > 9
+    assert words[len(said) :] == sorted(words[len(said) :])
 
 
 @pytest.mark.full
