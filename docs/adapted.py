@@ -9,7 +9,8 @@ from typing import Any
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.adaptation import AdaptationRecipe
 
-listed = runpy.run_path(str(Path(__file__).with_name("table.py")))["listed"]
+PARTS = runpy.run_path(str(Path(__file__).with_name("table.py")))
+table, listed = PARTS["table"], PARTS["listed"]
 Json = Mapping[str, Any]
 OUT = "docs/results"
 # Standard errors to either side, and the share of scores by chance that lie beyond.
@@ -63,16 +64,14 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
 
 def _scores(content: Json) -> str:
     """Return a table of the scores of every model; benchmarks in percent, with standard errors."""
-    table = content["table"]
-    head = ("", "unit", *table["columns"], "chance")
-    rows = [head, ["---"] * len(head)]
-    for row in table["rows"]:
+    rows = []
+    for row in content["table"]["rows"]:
         percent = row["unit"] == "score"
         chance = "-" if row["chance"] is None else f"{100 * row['chance']:.1f}"
         cells = (_cell(one, percent) for one in row["cells"])
         unit = "%" if percent else row["unit"]
         rows.append((f"{row['title']} ({row['kind']})", unit, *cells, chance))
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
+    return table(("", "unit", *content["table"]["columns"], "chance"), rows)
 
 
 def _asked(content: Json) -> str:

@@ -17,7 +17,8 @@ from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import claimant
 from layerlab.studies.support.false_discovery import chance, format_rate, rates
 
-listed = runpy.run_path(str(Path(__file__).with_name("table.py")))["listed"]
+PARTS = runpy.run_path(str(Path(__file__).with_name("table.py")))
+table, listed = PARTS["table"], PARTS["listed"]
 Json = Mapping[str, Any]
 OUT = "docs/results"
 RECIPE = "recipe.toml"
@@ -110,7 +111,7 @@ def _claims(recipes: Sequence[TrainingRecipe], found: Mapping[str, Json | None])
         own = [one for _, one in rows if claimant(one["source"]) == "Own"]
         theirs = [one for _, one in rows if one not in own]
         yield f"- claims of the sources: {_counted(theirs)}\n- claims of our own: {_counted(own)}"
-        yield _table(
+        yield table(
             ("source", "claim", "verdict", "q", "number", "recipe"),
             [
                 (*_judged(one, found[name] or {}), _number(one["said"]), _link(name))
@@ -163,7 +164,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
         yield f"Inferred: {content['inferred']}"
     yield " ".join([_extent(content), *_machines(folder / name)])
     if ladder := content.get("ladder"):
-        yield _table(HEADS, list_cells(content))
+        yield table(HEADS, list_cells(content))
         yield listed(list_sentences(ladder))
     yield _rows(content)
     for title, files in SHOWN.items():
@@ -232,7 +233,7 @@ def _rows(content: Json) -> str:
     unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
     head = ("arm", "against", "differs in", "seeds", unit, "difference", "interval", "p (Holm)")
     head = (*head, "q", "verdict")
-    return _table(head, [_row(row, content["metric"]) for row in content["rows"]])
+    return table(head, [_row(row, content["metric"]) for row in content["rows"]])
 
 
 def _row(row: Json, metric: str) -> tuple[str, ...]:
@@ -262,8 +263,3 @@ def _differs(found: Json | None) -> str:
     if not count or not count["difference"]:
         return places
     return f"{places} ({count['percent']:+.1f} % parameters)"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)

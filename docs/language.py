@@ -36,7 +36,7 @@ FIRST = ("layout.html", "page.html")
 TEMPLATES, STATIC = REPORT / "templates", REPORT / "static"
 PAGES = (*FIRST, *sorted({file.name for file in TEMPLATES.glob("*.html")} - set(FIRST)))
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
-LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
+LABELLED = re.compile(r"\blabels?\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\",?)+)")
 TEXTS = runpy.run_path(str(Path(__file__).with_name("page_texts.py")))["TEXTS"]
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (
@@ -118,7 +118,8 @@ def labels() -> Iterator[Message]:
             yield None, json.loads(found), file.name
     for file in sorted(REPORT.rglob("*.py")):
         for found in LABELLED.findall(file.read_text("utf-8")):
-            yield None, ast.literal_eval(f"({found})"), file.name
+            words = ast.literal_eval(f"({found.rstrip(',')},)")
+            yield from ((None, text, file.name) for text in words if text)
     for place, texts in TEXTS.items():
         yield from ((None, text, place) for text in texts)
     for measure in list_measures().values():

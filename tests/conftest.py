@@ -224,6 +224,13 @@ def tiny() -> "Callable[..., PreTrainedModel]":
     return build
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """layerlab's cache, in a folder of this test's own."""
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of shared data; tests that need it are skipped where it is absent."""

@@ -28,7 +28,7 @@ class RunsDisplay(Display):
     """A line for each run.
 
     Example:
-        >>> with RunsDisplay({"llama-s1": 400}, quiet=True) as watch:
+        >>> with RunsDisplay({"llama-s1": 400}, console=Console(quiet=True)) as watch:
         ...     watch.update("llama-s1", {"kind": "train", "update": 40, "loss": 5.0})
         ...     watch.end("llama-s1", "finished")
         >>> watch.summary()
@@ -40,7 +40,6 @@ class RunsDisplay(Display):
         runs: Mapping[str, int],
         *,
         peak: int | float | None = None,
-        quiet: bool = False,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,22 +48,19 @@ class RunsDisplay(Display):
         Args:
             runs: updates by name.
             peak: FLOPs per second that MFU is a share of; none is shown where it is left out.
-            quiet: show nothing at all.
             console: on standard error, where it is left out.
         """
         self.pulses = {name: Throughput(updates, clock) for name, updates in runs.items()}
         self.outcomes: dict[str, str] = {}
-        self.quiet = quiet
         self.peak = peak
         self.console = console or Console(stderr=True, highlight=False)
         self._lock = threading.RLock()
         self._parts = 10 if len(self.pulses) <= FEW else 3
         self._told: dict[str, int] = {}
         self._skipped = 0  # and not told of
-        drawn = not quiet and self.console.is_terminal
         super().__init__(
             Live(console=self.console, get_renderable=self.render, refresh_per_second=4)
-            if drawn
+            if self.console.is_terminal
             else None
         )
 
@@ -80,7 +76,7 @@ class RunsDisplay(Display):
             if throughput is None:
                 return
             throughput.take(event)
-            if not self.drawn and not self.quiet:
+            if not self.drawn:
                 self._tell(name, throughput)
 
     def end(self, name: str, outcome: str = "finished") -> None:
@@ -88,7 +84,7 @@ class RunsDisplay(Display):
         with self._lock:
             self.outcomes[name] = outcome
             self._skipped += outcome == "skipped"
-            if outcome == "skipped" or self.quiet:
+            if outcome == "skipped":
                 return
             if outcome not in WELL:
                 self._print(f"{printable(name)}: {printable(outcome)}")
@@ -97,8 +93,7 @@ class RunsDisplay(Display):
 
     def note(self, text: str) -> None:
         """Show a note above the lines of the runs."""
-        if not self.quiet:
-            self._print(printable(text))
+        self._print(printable(text))
 
     def render(self) -> RenderableType:
         """Return the lines to draw now."""
@@ -138,7 +133,7 @@ class RunsDisplay(Display):
 
     def _tell_skipped(self) -> None:
         count, self._skipped = self._skipped, 0
-        if count and not self.quiet:
+        if count:
             runs = f"{count} run{'s' if count > 1 else ''}"
             self._print(f"{runs} of {len(self.pulses)} finished before, kept as they are")
 

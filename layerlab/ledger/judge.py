@@ -78,15 +78,11 @@ def judge_trial(
                 for one in kept
                 if (digest := digest_readings(one, found.step)) is not None
             ],
-            "seen": _list_seen(logs),
+            # Of these it may be known how runs fared: of ideas to come, too.
+            "seen": sorted({seed for one in logs if (seed := _number(one)) is not None}),
         }
         append_line(chain, content)
     return found
-
-
-def _list_seen(logs: Sequence[TrainingLog]) -> list[int]:
-    """Return the seeds of which it may be known how runs fared: of ideas to come, too."""
-    return sorted({seed for one in logs if (seed := _number(one)) is not None})
 
 
 def _refuse_others(trial: IdeaTrial, earlier: IdeaVerdict, found: IdeaVerdict) -> None:

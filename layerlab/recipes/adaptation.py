@@ -187,10 +187,8 @@ class AdaptationRecipe(Section):
             raise UserError(
                 f"base.recipe {found.name!r} compares several runs; give a recipe that trains one"
             )
-        return found.model_copy(update={"run": found.run.model_copy(update=self._place())})
-
-    def _place(self) -> dict[str, Any]:
-        return {"device": self.run.device, "threads": self.run.threads, "save_model": True}
+        own = {"device": self.run.device, "threads": self.run.threads, "save_model": True}
+        return found.model_copy(update={"run": found.run.model_copy(update=own)})
 
 
 def make_recipe(content: Mapping[str, Any], source: str = "the recipe") -> AdaptationRecipe:

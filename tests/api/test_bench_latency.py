@@ -7,6 +7,7 @@ import pytest
 
 from layerlab import UserError, bench_latency, change_vocabulary
 from layerlab.api.bench_latency import _check_candidates
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,7 @@ from layerlab.api.bench_latency import _check_candidates
     ],
 )
 def test_what_no_size_and_no_model_is_is_one_line(given, said):
-    with pytest.raises(UserError, match=said):
-        bench_latency(**{"models": "llama", "progress": False, **given})
+    refuses(said, bench_latency, **{"models": "llama", "progress": False, **given})
 
 
 @pytest.mark.parametrize("given", [{"models": "no-such-idea"}, {"models": "no-such-idea:width=8"}])
@@ -36,8 +36,7 @@ def test_a_name_that_a_plugin_may_declare_is_looked_up_with_it(given, monkeypatc
 def test_a_folder_with_a_colon_is_a_model(tmp_path):
     folder = tmp_path / "run 12:30"
     folder.mkdir()
-    with pytest.raises(UserError, match=r"has no config\.json"):
-        bench_latency(folder, progress=False)
+    refuses(r"has no config\.json", bench_latency, folder, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +47,7 @@ def test_a_folder_with_a_colon_is_a_model(tmp_path):
     ],
 )
 def test_what_is_wrong_behind_a_name_is_answered_with_that_name(given, said):
-    with pytest.raises(UserError, match=said):
-        bench_latency(f"llama:{given}", progress=False)
+    refuses(said, bench_latency, f"llama:{given}", progress=False)
 
 
 def test_a_size_of_a_vocabulary_may_be_a_number(tmp_path):

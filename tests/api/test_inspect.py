@@ -174,8 +174,7 @@ def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
     ],
 )
 def test_something_that_is_no_model_is_one_clear_line(model, said):
-    with pytest.raises(UserError, match=said):
-        layerlab.inspect(model, progress=False)
+    refuses(said, layerlab.inspect, model, progress=False)
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -185,8 +184,7 @@ def test_what_holds_a_model_is_told_where_it_lies(tiny):
     adapted = peft.get_peft_model(tiny("llama"), peft.LoraConfig(target_modules=["q_proj"]))
     for holder, way in ((compiled, r"_orig_mod"), (adapted, r"get_base_model\(\)")):
         for given in (holder, ["llama", holder]):
-            with pytest.raises(UserError, match=rf": give model\.{way}$"):
-                layerlab.inspect(given, progress=False)
+            refuses(rf": give model\.{way}$", layerlab.inspect, given, progress=False)
         for function in (layerlab.gap, layerlab.precision, layerlab.retrofit):
             refuses(rf"or a transformers PreTrainedModel: give model\.{way}$", function, holder)
 
@@ -219,8 +217,7 @@ def test_saliency_and_features_are_asked_for_as_on_the_command_line():
     assert {"stream", "saliency"} == set(found.frames)
     found = layerlab.inspect("llama", texts="a a a b b b", features=True, **quick)
     assert {"stream", "features"} == set(found.frames)
-    with pytest.raises(UserError, match="asks about the next token of a text"):
-        layerlab.inspect("llama", foil=" is", **quick)
+    refuses("asks about the next token of a text", layerlab.inspect, "llama", foil=" is", **quick)
 
 
 def test_the_loss_is_that_of_all_predicted_tokens():

@@ -9,6 +9,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.api.list_runs import check_page
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, record, runs, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +45,7 @@ def test_another_page_is_not_overwritten(folder):
     report.write_text("of a run")
     with pytest.raises(UserError, match="is no page of layerlab runs; name another file"):
         layerlab.list_runs(folder).save(report)
-    with pytest.raises(UserError, match="there is no page in 'fr'"):
-        check_page(folder, "fr")
+    refuses("there is no page in 'fr'", check_page, folder, "fr")
     assert report.read_text() == "of a run"
     (folder / "loop").symlink_to("loop")
     with pytest.raises(UserError, match="is a link to 'loop', where nothing is"):

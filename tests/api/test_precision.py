@@ -6,9 +6,10 @@ from accelerate import cpu_offload
 from transformers import AutoTokenizer
 
 import layerlab
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.api.precision import logits
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
+from tests.support.refused import refuses
 
 IDS = [torch.arange(3, 40), torch.arange(5, 17)]
 
@@ -95,6 +96,5 @@ def test_mistakes_are_told_and_before_a_model_is_loaded_where_they_can_be(
 
     if early:
         monkeypatch.setattr("layerlab.api.precision.load_model", load)
-    with pytest.raises(UserError, match=text):
-        layerlab.precision("llama", **options)
+    refuses(text, layerlab.precision, "llama", **options)
     assert not early or capfd.readouterr().err == ""

@@ -13,6 +13,7 @@ from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from tests.cli.several import several
 from tests.support.forked import Forked
+from tests.support.refused import refuses
 
 NAME, OPTIONS = "rounding-depth", {"layers": 4, "norm": "rms"}
 QUICK = {"draws": 8, "threads": 1, "progress": False}
@@ -109,8 +110,7 @@ def test_options_are_read_as_numbers_where_they_look_like_one():
         "layers": 4,
         "variance": 0.5,
     }
-    with pytest.raises(UserError, match="expected NAME=VALUE"):
-        parse_options(["=3"])
+    refuses("expected NAME=VALUE", parse_options, ["=3"])
     with pytest.raises(UserError, match="--option 'layers' is given twice; type it once"):
         parse_options(["layers=4", "layers=5"])
 

@@ -12,6 +12,7 @@ from layerlab import UserError
 from layerlab.cli.train import read_settings
 from layerlab.recipes.training import list_packaged
 from tests.support.forked import python
+from tests.support.refused import refuses
 
 RECIPE = """
 [model]
@@ -159,8 +160,7 @@ def test_settings_are_toml_where_they_can_be():
     found = read_settings(["a.b=3", "c = [1, 2]", "d=plain words", "e=1e-3", "f=true"])
     assert found == {"a.b": 3, "c": [1, 2], "d": "plain words", "e": 0.001, "f": True}
     for word in ("train.max_steps", "=3", "train.max_steps= "):
-        with pytest.raises(UserError, match="expected PATH=VALUE"):
-            read_settings([word])
+        refuses("expected PATH=VALUE", read_settings, [word])
     with pytest.raises(UserError, match=r"--set 'train\.max_steps' is given twice"):
         read_settings(["train.max_steps=7", "train.max_steps=9"])
 

@@ -193,15 +193,6 @@ def test_failures_are_told_and_counted():
     ]
 
 
-def test_quiet_says_nothing():
-    for terminal in (False, True):
-        with RunsDisplay({"a": 4}, quiet=True, console=console(terminal=terminal)) as display:
-            display.update("a", train(4))
-            display.note("a note")
-            display.end("a", "failed")
-        assert written(display) == ""
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_texts_steer_no_terminal(terminal):
     evil = "x\x1b]0;title\x07\x1b[2J[red]\u202e\n"

@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab import UserError, build
+from layerlab import build
 from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks, bits_per_byte, restart_positions
 from layerlab.corpus.corpus import Corpus, extent, prepare
 from layerlab.corpus.streams import TokenStream
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.tokenization.load import train_tokenizer
+from tests.support.refused import refuses
 
 
 def stream(count: int, weight: float = 1.0, first: int = 1) -> TokenStream:
@@ -61,8 +62,7 @@ def test_targets_are_the_tokens_after_the_inputs(docs):
 def test_each_pass_predicts_every_token_of_whole_blocks_once(size, block, seed):
     text = corpus(size)
     if size - 1 < block:
-        with pytest.raises(UserError, match="fewer than one block of"):
-            BatchOrder(text, block, seed)
+        refuses("fewer than one block of", BatchOrder, text, block, seed)
         return
     order = BatchOrder(text, block, seed)
     count = (size - 1) // block
@@ -154,8 +154,7 @@ def test_a_last_block_that_is_not_whole_still_reads_tokens():
 
 
 def test_held_out_text_without_tokens_is_refused():
-    with pytest.raises(UserError, match="gives no token to predict; write a larger"):
-        EvalBlocks(corpus(50, held=(1,)), 4)
+    refuses("gives no token to predict; write a larger", EvalBlocks, corpus(50, held=(1,)), 4)
 
 
 def spelled(corpus: Corpus) -> np.ndarray:

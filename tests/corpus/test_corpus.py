@@ -19,6 +19,7 @@ from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.records.parse import seal
 from layerlab.system.locks import TIMEOUT, lock_folder
 from layerlab.tokenization.load import train_tokenizer
+from tests.support.refused import refuses
 
 LINE = "The cat sat on the mat, and ate a käse.\r\n"
 
@@ -213,8 +214,7 @@ def test_a_cache_that_cannot_be_written_is_named(folder, tmp_path):
 
 def test_a_failure_leaves_nothing_behind(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{}\n')
-    with pytest.raises(UserError, match="line 2 has no field 'text'"):
-        prepare(data(tmp_path / "a.jsonl"), tmp_path / "cache")
+    refuses("line 2 has no field 'text'", prepare, data(tmp_path / "a.jsonl"), tmp_path / "cache")
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
@@ -299,8 +299,7 @@ def test_extent_counts_whole_blocks_and_refuses_less_than_one(folder, tmp_path):
     assert (found.vocab, found.tokens) == (300, count // 64 * 64)
     assert extent(corpus, count).tokens == count and found.digest == corpus.digest
     said = rf"gives {count} tokens to train on, fewer than one block of {count + 1}; give a longer"
-    with pytest.raises(UserError, match=said):
-        extent(corpus, count + 1)
+    refuses(said, extent, corpus, count + 1)
 
 
 def test_long_documents_are_encoded_in_bounded_pieces(tmp_path, monkeypatch):

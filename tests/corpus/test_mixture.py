@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab.corpus.mixture import LONGEST, Mixture, parts_of
-from layerlab.errors import UserError
+from tests.support.refused import refuses
 
 WEIGHTS = st.lists(st.integers(1, 60).map(float), min_size=1, max_size=7)
 
@@ -51,5 +51,4 @@ def test_weights_of_many_digits_are_rounded_and_none_is_lost():
 def test_a_weight_that_is_less_than_a_turn_is_refused():
     """Its source would be drawn more often than was asked for: 1e-9 as 1.5e-5."""
     told = r"the weight 1e-09 is less than 1 / 65,536 of .*; expected at least 1.5e-05: write"
-    with pytest.raises(UserError, match=told):
-        parts_of([1 / 3, 2 / 3, 1e-9])
+    refuses(told, parts_of, [1 / 3, 2 / 3, 1e-9])

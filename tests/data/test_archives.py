@@ -311,8 +311,7 @@ def test_the_end_of_a_tar_may_be_filled_up(ending, tmp_path, monkeypatch):
     repack(path, lambda given: given.rstrip(b"\0") + bytes(10**6))
     assert read(path) == LONG
     monkeypatch.setenv(LIMIT, "1000000")
-    with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
-        read(path)
+    refuses("unpacks to more than 1,000,000 bytes", read, path)
 
 
 @pytest.mark.parametrize("ending", [one for one in TARS if one != ".tar"])

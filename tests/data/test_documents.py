@@ -11,6 +11,7 @@ from layerlab import UserError
 from layerlab.data import documents
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import TextChunk
+from tests.support.refused import refuses
 
 
 def of(*texts: str) -> DocumentStore:
@@ -84,8 +85,7 @@ def test_places_of_documents_take_few_bytes_each(tmp_path):
 
 
 def test_a_text_that_cannot_be_cut_is_refused():
-    with pytest.raises(UserError, match=r"has 1 bytes of text, too few to hold out 0.05 of them"):
-        of("a").split(0.05, "text")
+    refuses(r"has 1 bytes of text, too few to hold out 0.05 of them", of("a").split, 0.05, "text")
 
 
 @given(

@@ -1,17 +1,14 @@
 """Files known by their content."""
 
-import pytest
-
-from layerlab import UserError
 from layerlab.data import fingerprint as module
 from layerlab.data.fingerprint import fingerprint
 from layerlab.data.sources import open_source
 from layerlab.recipes.training_sections import Source
+from tests.support.refused import refuses
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read .*; name another file"):
-        fingerprint(tmp_path)
+    refuses(r"cannot read .*; name another file", fingerprint, tmp_path)
 
 
 def test_the_identity_of_a_file_follows_its_content(tmp_path, monkeypatch):

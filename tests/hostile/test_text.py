@@ -17,6 +17,7 @@ from layerlab.evaluation.benchmarks.files import BenchmarkFile
 from layerlab.evaluation.benchmarks.readers import of_lines, of_list
 from layerlab.tokenization.train import train_bpe
 from tests.hostile.attack import SLOW, typed
+from tests.support.refused import refuses
 
 RED = "\x1b[31mred\x1b[0m\x07\u202e"
 
@@ -83,8 +84,7 @@ def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth):
 def test_a_question_that_is_no_text_is_refused(value, place):
     line = json.dumps({"question": value})
     (row,) = of_lines(BenchmarkFile("x.jsonl", line.encode()))
-    with pytest.raises(UserError, match=r"x\.jsonl, line 1: 'question' is .*; expected a text"):
-        row.text("question")
+    refuses(r"x\.jsonl, line 1: 'question' is .*; expected a text", row.text, "question")
     (place / "q.jsonl").write_text(line)
     (place / "t.txt").write_text("A text.")
     done = typed("adapt", "contamination", "t.txt", "--benchmark", "q.jsonl")

@@ -66,16 +66,13 @@ def test_a_removed_line_is_named(folder, place):
     refuses(f"line {place + 1} was removed", read_chain, folder)
 
 
-def test_lines_that_changed_places_are_named(folder):
+@pytest.mark.parametrize(
+    ("order", "line", "place"), [([0, 1, 3, 2, 4], 4, 3), ([0, 1, 2, 1, 3, 4], 2, 4)]
+)
+def test_lines_that_changed_places_or_were_put_in_between_are_named(folder, order, line, place):
     given = lines(folder)
-    write(folder, [*given[:2], given[3], given[2], given[4]])
-    refuses("line 4 stands in place 3: lines were moved", read_chain, folder)
-
-
-def test_a_line_that_was_put_in_between_is_named(folder):
-    given = lines(folder)
-    write(folder, [*given[:3], given[1], *given[3:]])
-    refuses("line 2 stands in place 4: lines were moved", read_chain, folder)
+    write(folder, [given[one] for one in order])
+    refuses(f"line {line} stands in place {place}: lines were moved", read_chain, folder)
 
 
 def test_a_line_of_another_ledger_is_named(folder, tmp_path):

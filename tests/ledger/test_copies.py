@@ -8,6 +8,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.ledger.chain import FILE
 from tests.ledger.test_campaign import FIRST, FRESH, loss, table
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize(("arm", "other"), [("plain", 1), ("plain", 9), ("wide", 1)])
@@ -81,5 +82,4 @@ def test_a_screened_run_is_no_run_of_the_baseline(ledger, tmp_path):
     layerlab.add_idea(ledger, "wide", seeds=FRESH, confirm=True)
     for own in ({"plain_13": loss("wide", 2)}, {"plain_13": loss("wide", 14)}):
         logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **own)
-        with pytest.raises(UserError, match=r"has the same readings as"):
-            layerlab.judge_idea(ledger, "wide", logs)
+        refuses(r"has the same readings as", layerlab.judge_idea, ledger, "wide", logs)

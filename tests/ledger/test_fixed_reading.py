@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 import layerlab
-from layerlab import UserError
 from layerlab.ledger.chain import FILE, append_line, read_chain
 from tests.ledger.test_campaign import FIRST, FRESH
 from tests.support.refused import refuses
@@ -89,8 +88,7 @@ def test_runs_that_have_gone_on_since_have_the_same_verdict(screened, tmp_path):
 )
 def test_a_confirmation_by_something_else_is_refused(screened, tmp_path, name, options, said):
     logs = curves(tmp_path / "b.csv", FRESH, 100 if "step" not in options else 10, name, gain=0.1)
-    with pytest.raises(UserError, match=said):
-        layerlab.judge_idea(screened, "wide", logs, arm="arm", seed="seed", **options)
+    refuses(said, layerlab.judge_idea, screened, "wide", logs, arm="arm", seed="seed", **options)
     assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
 
 

@@ -13,6 +13,7 @@ from layerlab.ledger.chain import begin_chain, read_chain
 from layerlab.records.parse import read_json
 from layerlab.report.pages.campaign import render
 from tests.ledger.test_campaign import FIRST, FRESH, loss, table
+from tests.support.refused import refuses
 
 
 def scores(path: Path, seeds: list[int], column: str) -> Path:
@@ -90,5 +91,4 @@ def test_a_ledger_that_says_no_direction_is_of_losses(tmp_path, column):
         logs = scores(tmp_path / "b.csv", FIRST, "accuracy")
     if column != "own":
         said = r"'accuracy' .* is better the higher it is, .* type --loss accuracy=higher; --loss"
-        with pytest.raises(UserError, match=said):
-            layerlab.judge_idea(folder, "wide", logs)
+        refuses(said, layerlab.judge_idea, folder, "wide", logs)

@@ -9,6 +9,7 @@ from layerlab.ledger.campaign import SCREEN
 from layerlab.ledger.chain import FILE
 from layerlab.ledger.table import describe_trial
 from tests.ledger.written_campaign import write_campaign
+from tests.support.refused import refuses
 
 
 def test_what_a_gain_of_one_deviation_needs_is_told(tmp_path):
@@ -47,14 +48,12 @@ def test_a_page_replaces_nothing_that_it_did_not_write(tmp_path, name):
     assert [one.read_text() for one in out.iterdir()] == ["mine"]
     kept = (out / name).rename(tmp_path / "kept")
     (out / name).symlink_to(kept)
-    with pytest.raises(UserError, match=rf"campaign: {name}; move it away"):
-        layerlab.read_ledger(ledger, out=out)
+    refuses(rf"campaign: {name}; move it away", layerlab.read_ledger, ledger, out=out)
     (out / name).unlink()
     layerlab.read_ledger(ledger, out=out)
     layerlab.read_ledger(ledger, out=out)
     (out / name).replace(kept)
     (out / name).symlink_to(kept)
     before = kept.read_bytes()
-    with pytest.raises(UserError, match=rf"{name} is a link to .* delete the link"):
-        layerlab.read_ledger(ledger, out=out)
+    refuses(rf"{name} is a link to .* delete the link", layerlab.read_ledger, ledger, out=out)
     assert kept.read_bytes() == before

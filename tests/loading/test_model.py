@@ -131,8 +131,7 @@ def test_a_falcon_whose_alibi_would_count_twice_is_one_clear_line():
     with torch.no_grad():
         apart = (eager(ids).logits - fused(ids).logits).abs().max()
         assert apart > 0.01 * fused(ids).logits.abs().max()
-    with pytest.raises(UserError, match="where transformers adds its ALiBi twice"):
-        load_model(eager)
+    refuses("where transformers adds its ALiBi twice", load_model, eager)
     assert load_model(fused).model is fused
     assert load_model(build("falcon", "eager")).stack
 
@@ -215,8 +214,7 @@ def test_a_folder_that_cannot_be_read_is_one_clear_line(saved, tiny, kind, messa
     ],
 )
 def test_a_model_that_was_trained_is_checked_as_any_other(saved, tiny, kind, message):
-    with pytest.raises(UserError, match=message):
-        load_saved(Path(broken(saved, kind, tiny)))
+    refuses(message, load_saved, Path(broken(saved, kind, tiny)))
 
 
 @pytest.mark.parametrize("reader", [read_layers, load_model])

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 import layerlab
-from layerlab import UserError
 from layerlab.logs.filtered_losses import find_filtered
 from tests.logs.written import put, read, write_csv
+from tests.support.refused import refuses
 
 NAN, INF = float("nan"), float("inf")
 
@@ -51,8 +51,7 @@ def test_a_run_whose_updates_are_no_number_does_not_win(tmp_path):
             (place / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
     log = read(tmp_path / "wide-s1")[0]
     assert log.filtered == 30 and np.isnan(log.losses).tolist() == [False, False, True, True]
-    with pytest.raises(UserError, match=r"nan at step 40 .* its gradients are no number from step"):
-        layerlab.judge(tmp_path)
+    refuses(r"nan at step 40 .* its gradients are no number from step", layerlab.judge, tmp_path)
     found = layerlab.judge(tmp_path, nan_diverged=True).content["rows"][1]
     assert found["said"].startswith("no verdict on wide: wide diverged at seeds 1, 2, 3")
     assert layerlab.judge(tmp_path, at=20).content["rows"][1]["verdict"] == "identical"
@@ -62,16 +61,14 @@ def test_losses_whose_rows_have_no_step_are_not_lost(tmp_path):
     rows = [{"step": "", "val_loss": 3.5}, {"step": 10, "val_loss": ""}]
     path = write_csv(tmp_path / "wide-s1.csv", rows * 3)
     told = r"has no step in 'step' for 3 of 3 readings of 'wide' with seed 1; write them, name a "
-    with pytest.raises(UserError, match=told):
-        read(path)
+    refuses(told, read, path)
 
 
 def test_a_reading_without_a_step_beside_others_is_not_passed_over(tmp_path):
     """As of what an evaluation at the end returns."""
     rows = [{"step": 10, "eval_loss": 3.5}, {"step": 20, "eval_loss": 3.25}]
     path = write_csv(tmp_path / "wide-s1.csv", [*rows, {"step": "", "eval_loss": 3.0}])
-    with pytest.raises(UserError, match=r"no step in 'step' for 1 of 3 readings of 'wide' with se"):
-        read(path)
+    refuses(r"no step in 'step' for 1 of 3 readings of 'wide' with se", read, path)
 
 
 @pytest.mark.parametrize("flag", ["training", "is_eval", "is_val"])
@@ -79,8 +76,7 @@ def test_a_reading_without_a_step_beside_others_is_not_passed_over(tmp_path):
 def test_rows_with_a_flag_are_of_two_texts(tmp_path, flag, values):
     lines = [f"{step},3.{step},{values[step % 2]}" for step in range(1, 9)]
     path = put(tmp_path / "wide-s1.csv", "\n".join([f"step,loss,{flag}", *lines, ""]))
-    with pytest.raises(UserError, match=rf"the column '{flag}' of .* are not comparable; keep the"):
-        read(path)
+    refuses(rf"the column '{flag}' of .* are not comparable; keep the", read, path)
 
 
 @pytest.mark.parametrize(
@@ -93,5 +89,4 @@ def test_rows_with_a_flag_are_of_two_texts(tmp_path, flag, values):
 )
 def test_what_is_no_number_says_what_to_type(tmp_path, row, told):
     text = "\n".join(["step,loss", "1,3.5", row.replace("'", '"'), "2,3.25", ""])
-    with pytest.raises(UserError, match=told):
-        read(put(tmp_path / "wide-s1.csv", text), step="loss", loss="loss")
+    refuses(told, read, put(tmp_path / "wide-s1.csv", text), step="loss", loss="loss")

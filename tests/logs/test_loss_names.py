@@ -7,6 +7,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from tests.logs.written import LOSSES, ROWS, check, put, read, write_csv
+from tests.support.refused import refuses
 
 NAMES = (
     *("eval_wiki_loss", "loss/val", "valid_ppl", "validPerplexity", "testloss", "dev/nll", "vloss"),
@@ -43,8 +44,7 @@ def test_several_texts_of_trainer_are_named(tmp_path):
         history += [{"step": one["step"], f"eval_{text}_loss": one["loss"]} for one in ROWS]
     (tmp_path / "plain-s1").mkdir()
     path = put(tmp_path / "plain-s1/trainer_state.json", json.dumps({"log_history": history}))
-    with pytest.raises(UserError, match="held-out text: 'eval_wiki_loss', 'eval_books_loss'; say"):
-        read(path)
+    refuses("held-out text: 'eval_wiki_loss', 'eval_books_loss'; say", read, path)
     check(read(path, loss="eval_books_loss")[0], "plain", "1")
 
 
@@ -145,8 +145,7 @@ def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path)
         for step in (10, 20)
     ]
     said = r"'plain' has no number in the column 'eval_loss' of .* and some in 'val_loss'"
-    with pytest.raises(UserError, match=said):
-        read(write_csv(tmp_path / "runs.csv", rows))
+    refuses(said, read, write_csv(tmp_path / "runs.csv", rows))
 
 
 def test_a_final_evaluation_at_the_last_step_is_no_reading_of_training(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 
 from layerlab import UserError
 from tests.logs.written import ROWS, check, put, read, write_csv
+from tests.support.refused import refuses
 
 
 def test_steps_that_are_logged_again_count_once(tmp_path):
@@ -50,8 +51,7 @@ def test_two_runs_in_one_file_are_refused_whatever_its_columns(tmp_path, text):
 def test_several_texts_in_one_file_are_refused_whatever_they_are_called(tmp_path, name):
     rows = [{"step": n, name: text, "loss": 3 + n} for n in (1, 2) for text in ("wiki", "code")]
     path = write_csv(tmp_path / "a-s1.csv", rows)
-    with pytest.raises(UserError, match=f"column '{name}' of .* holds 'code', 'wiki', whose loss"):
-        read(path)
+    refuses(f"column '{name}' of .* holds 'code', 'wiki', whose loss", read, path)
     # One text behind the other, as of a curriculum, is one run, though it was resumed.
     rows = [{"step": n, name: "wiki" if n < 4 else "code", "loss": n} for n in (1, 2, 3, 3, 4, 5)]
     (found,) = read(write_csv(tmp_path / "a-s1.csv", rows))

@@ -12,6 +12,7 @@ from layerlab.recipes.compared_measures import (
 )
 from layerlab.recipes.training import load_recipe
 from layerlab.training.monitor.readings import WORST
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe
 
 
@@ -56,8 +57,7 @@ def test_what_is_no_measure_is_one_line(name, said):
 
 
 def test_what_a_monitor_reads_needs_one():
-    with pytest.raises(UserError, match=r"write \[monitor\] interval = 10"):
-        recipe(measures=["steps:2", "spikes"])
+    refuses(r"write \[monitor\] interval = 10", recipe, measures=["steps:2", "spikes"])
     assert recipe(measures=["steps:2"]).compare.measures == ("steps:2",)
 
 
@@ -72,12 +72,10 @@ def test_a_command_that_is_a_measure_is_declared_and_told_its_model():
         recipe(measures=["command:owm"], commands={"own": RUN})
     assert "write [compare.commands.owm] with run" in str(told.value)
     claim = {"source": "Own", "statement": "a", "relation": "better", "arm": "gpt2"}
-    with pytest.raises(UserError, match="there is no such command"):
-        recipe(claims=[{**claim, "measure": "command:own"}])
+    refuses("there is no such command", recipe, claims=[{**claim, "measure": "command:own"}])
     with pytest.raises(UserError, match="is not told which model it scores"):
         recipe(measures=["command:own"], commands={"own": {"run": ["python", "score.py"]}})
-    with pytest.raises(UserError, match="better"):
-        recipe(measures=["command:own"], commands={"own": {**RUN, "better": "more"}})
+    refuses("better", recipe, measures=["command:own"], commands={"own": {**RUN, "better": "more"}})
 
 
 def test_two_measures_have_no_place_in_common():
@@ -86,8 +84,7 @@ def test_two_measures_have_no_place_in_common():
         recipe(measures=["suite:a/own.yaml", "suite:b/own.yaml"])
     with pytest.raises(UserError, match=r"has the measures 'suite:a/own.yaml' and 'suite:b/own"):
         recipe(measures=["suite:a/own.yaml"], claims=[{**claim, "measure": "suite:b/own.yaml"}])
-    with pytest.raises(UserError, match="'steps:2' and 'steps:2', of which only one"):
-        recipe(measures=["steps:2", "steps:2"])
+    refuses("'steps:2' and 'steps:2', of which only one", recipe, measures=["steps:2", "steps:2"])
     both = recipe(measures=["suite:piqa"], claims=[{**claim, "measure": "suite:piqa"}])
     assert both.compare.scored == ("suite:piqa",)
 

@@ -3,26 +3,14 @@
 import hashlib
 import json
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from layerlab import UserError
 from layerlab.records.events import FILE, EventLog, find_misfit, read
-
-
-@contextmanager
-def room(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond so many bytes: the system itself refuses."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from tests.support.mounted import room
+from tests.support.refused import refuses
 
 
 def texts(folder: Path) -> list[str]:
@@ -69,8 +57,7 @@ def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path, kept):
 def test_what_room_does_not_mend_is_told_at_once(tmp_path):
     journal = EventLog(tmp_path, 0)
     (tmp_path / FILE).unlink()
-    with pytest.raises(UserError, match="No such file or directory; make room there"):
-        journal.write("note", 1, text="lost")
+    refuses("No such file or directory; make room there", journal.write, "note", 1, text="lost")
 
 
 def test_a_journal_is_known_again_up_to_its_mark_and_no_further(tmp_path):
@@ -123,8 +110,7 @@ def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path):
     )
     for count in (None, "2", -1):
         assert find_misfit(tmp_path, {"events": count}) == "it counts no events"
-    with pytest.raises(UserError, match=r"cannot write .*: Is a directory"):
-        EventLog(tmp_path, 0)
+    refuses(r"cannot write .*: Is a directory", EventLog, tmp_path, 0)
 
 
 def test_a_copy_by_hard_links_does_not_change_with_the_run(tmp_path):

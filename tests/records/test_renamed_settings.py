@@ -20,6 +20,7 @@ from layerlab.records.renamed_settings import (
 from layerlab.records.run import read_record
 from layerlab.training.run_spec import RunSpec
 from tests.support.forked import python
+from tests.support.refused import refuses
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = """
@@ -75,10 +76,8 @@ def test_a_setting_under_both_names_is_refused():
     both = {"train.rate": 0.1, "train.learning_rate": 0.2}
     said = "train.learning_rate is given under its older name 'train.rate' too; leave one out"
     for settings in (both, dict(reversed(both.items()))):
-        with pytest.raises(UserError, match=said):
-            training.make_recipe({"train": {"max_steps": 4}}, settings=settings)
-        with pytest.raises(UserError, match=said):
-            training.make_recipe({"compare": {"arms": [{"set": settings}]}})
+        refuses(said, training.make_recipe, {"train": {"max_steps": 4}}, settings=settings)
+        refuses(said, training.make_recipe, {"compare": {"arms": [{"set": settings}]}})
 
 
 def test_the_command_says_it_in_one_line(tmp_path):

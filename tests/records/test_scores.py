@@ -11,6 +11,7 @@ import pytest
 from layerlab.errors import UserError
 from layerlab.records.parse import seal, unseal
 from layerlab.records.scores import SCORES, ModelScore, TaskPart, read_scores, write_score
+from tests.support.refused import refuses
 
 RESULT = {"run": "llama-s1", "weights": "a" * 32}
 
@@ -67,16 +68,13 @@ def test_a_changed_file_is_refused_and_so_is_one_that_was_sealed_anew(tmp_path):
         (seal(whole), "the score of own is not the mean of its questions"),
     ):
         file.write_text(json.dumps(content), encoding="utf-8")
-        with pytest.raises(UserError, match=why):
-            read_scores(tmp_path, RESULT)
+        refuses(why, read_scores, tmp_path, RESULT)
     part |= {"score": 1.0}
     file.write_text(json.dumps(seal(whole)), encoding="utf-8")
-    with pytest.raises(UserError, match="a score is not that of its parts"):
-        read_scores(tmp_path, RESULT)
+    refuses("a score is not that of its parts", read_scores, tmp_path, RESULT)
     part["weight"] = 0.5
     file.write_text(json.dumps(seal(whole)), encoding="utf-8")
-    with pytest.raises(UserError, match="its weights do not add up to 1"):
-        read_scores(tmp_path, RESULT)
+    refuses("its weights do not add up to 1", read_scores, tmp_path, RESULT)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"schema": 1}', "\x00", "[" * 10_000])

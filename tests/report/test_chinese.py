@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from layerlab import UserError
 from layerlab.api import evaluate, train
 from layerlab.recipes.training_sections import TrainSection
 from layerlab.report.i18n.language import FOLDER, label, language
@@ -19,6 +19,7 @@ from tests.report.pages.test_evaluation import scored
 from tests.report.support.passed import passed
 from tests.report.support.race import race, single, write_runs
 from tests.report.support.window import DESKTOP, PHONE
+from tests.support.refused import refuses
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 WORD = re.compile(r"[^\W\d_]{2,}", re.ASCII)
@@ -110,7 +111,7 @@ def proved() -> dict[str, Any]:
 
 PAGES: dict[str, tuple[Callable[..., str], Callable[[], dict[str, Any]]]] = {
     "compare": (comparison.render, raced),
-    "train": (comparison.render_run, lambda: single(updates=100)),
+    "train": (partial(comparison.render, single=True), lambda: single(updates=100)),
     "evaluate": (evaluation.render, scored),
     "adapt": (adaptation.render, passed),
     "vocabulary": (vocabulary.render, proved),
@@ -218,8 +219,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path):
         assert (said.code, said.error, said.out) == (2, f"layerlab: {REFUSED}\n", "")
     assert list(tmp_path.iterdir()) == []
     for work in (train.train, train.compare, evaluate.evaluate):
-        with pytest.raises(UserError, match="there is no page in 'fr'"):
-            work({}, lang="fr")
+        refuses("there is no page in 'fr'", work, {}, lang="fr")
 
 
 @pytest.mark.full

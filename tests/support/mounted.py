@@ -1,5 +1,6 @@
-"""A small disk of its own, where this process may mount one: what finds no room there is real."""
+"""A small disk of its own, or a limit on files: what finds no room there is real."""
 
+import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,3 +27,14 @@ def disk(place: Path, size: str) -> Iterator[None]:
 def grown(place: Path, size: str) -> None:
     """Make room: the same file system, larger."""
     subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], check=True)
+
+
+@contextmanager
+def room(size: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond so many bytes: the system itself refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

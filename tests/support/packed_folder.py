@@ -8,11 +8,26 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 GROUP, BLOCK = 32, 8
+TOKENS = torch.arange(3, 23)[None]
 Pack = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]
+
+
+def sizes(width: int = 64) -> dict[str, int]:
+    """Sizes of a small model of transformers, as its configuration names them."""
+    return {
+        **{"hidden_size": width, "intermediate_size": 3 * width // 2, "num_hidden_layers": 2},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2},
+        **{"vocab_size": 64, "max_position_embeddings": 64},
+    }
+
+
+def small_llama(width: int = 64, *, tied: bool = False) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**sizes(width), tie_word_embeddings=tied)).eval()
 
 
 def write_packed(

@@ -15,6 +15,7 @@ from layerlab.loading.folders import fetch
 from layerlab.recipes.training_sections import Source
 from layerlab.system.hub import explain_no_answer, hub
 from layerlab.tokenization.load import load_tokenizer
+from tests.support.refused import refuses
 
 NOWHERE = "http://127.0.0.1:9"  # the port of "discard", at which nobody listens
 
@@ -104,6 +105,5 @@ def test_why_the_hub_gives_nothing_is_said(code, said, online, monkeypatch):
         threading.Thread(target=refusing.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{refusing.server_port}"
         monkeypatch.setattr(constants, "ENDPOINT", address)
-        with pytest.raises(UserError, match=said):
-            fetch("owner/model", with_weights=False)
+        refuses(said, fetch, "owner/model", with_weights=False)
         refusing.shutdown()

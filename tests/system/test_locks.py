@@ -14,6 +14,7 @@ import pytest
 from layerlab import UserError
 from layerlab.studies.engine.runner import study
 from layerlab.system.locks import LOCKLESS, is_locked, lock_folder
+from tests.support.refused import refuses
 
 # Another process that holds the lock until it is told to stop.
 HOLD = """
@@ -112,8 +113,7 @@ def test_too_many_open_files_are_no_fault_of_the_folder(tmp_path):
 
 def test_a_folder_that_is_a_number_is_refused():
     said = "out is 5; expected the path of a folder: type for example"
-    with pytest.raises(UserError, match=re.escape(said)):
-        study("rounding-input", draws=8, progress=False, out=5)
+    refuses(re.escape(said), study, "rounding-input", draws=8, progress=False, out=5)
 
 
 def test_who_looks_is_told_of_the_holder_and_takes_nothing(tmp_path, monkeypatch):

@@ -76,8 +76,7 @@ def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for():
 def test_what_cannot_be_used_is_named(tmp_path):
     with pytest.raises(UserError, match=r"there is no tokenizer 'nobody/nothing'.*a name of the"):
         load_tokenizer("nobody/nothing")
-    with pytest.raises(UserError, match=r"holds no tokenizer that can be loaded.*tokenizer.json"):
-        load_tokenizer(str(tmp_path))
+    refuses(r"holds no tokenizer that can be loaded.*tokenizer.json", load_tokenizer, str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"cannot read the tokenizer .*; expected a tokenizer.json"):
         load_tokenizer(str(tmp_path / "tokenizer.json"))
@@ -85,8 +84,7 @@ def test_what_cannot_be_used_is_named(tmp_path):
     bare.pre_tokenizer = pre_tokenizers.Whitespace()
     bare.save(str(tmp_path / "bare.json"))
     said = 'has no token for the end or the beginning of a text.*tokenizer = "train"'
-    with pytest.raises(UserError, match=said):
-        load_tokenizer(str(tmp_path / "bare.json"))
+    refuses(said, load_tokenizer, str(tmp_path / "bare.json"))
 
 
 def test_what_a_folder_lacks_is_named(tmp_path):

@@ -85,7 +85,7 @@ def embed(
         context: of the windows in which texts are read; None for what the model can.
 
     Raises:
-        UserError: what `resize` and `bits_per_byte` raise, or weights that are not finite.
+        UserError: what `Resizing` and `bits_per_byte` raise, or weights that are not finite.
     """
     check_changeable(model)
     resizing = Resizing(model, base, new, find_kept_rows(base, new))

@@ -70,12 +70,9 @@ def _list_settings(model: Any) -> list[tuple[str, Any, str, Any]]:
         for home, settings in homes.items()
         if settings is not None and alone[id(settings)] == home
         for name, value in vars(settings).items()
-        if _is_id(name) and value is not None
+        if value is not None and not name.startswith("_")
+        if name.endswith("_token_id") or name in LISTS
     ]
-
-
-def _is_id(name: str) -> bool:
-    return not name.startswith("_") and (name.endswith("_token_id") or name in LISTS)
 
 
 def _move(value: Any, number: Callable[[int], int | None]) -> Any:

@@ -36,7 +36,8 @@ def run_step(context: StageContext) -> Json:
         return STEPS[context.stage.kind](context)
     folder = context.store.folder.parent / PROCESSES / context.stage.key
     _request(context, folder)
-    work = RunProcess(folder, _slots(context), WORKER)
+    run = context.recipe.run.model_dump(exclude={"memory_gb"})
+    work = RunProcess(folder, slots(RunSection(**run, max_parallel=1), 1)[0], WORKER)
     try:
         _wait(context, work, folder)
     finally:
@@ -67,11 +68,6 @@ def _request(context: StageContext, folder: Any) -> None:
     write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
     for left in (TOLD, LEFT, REFUSED):  # of an earlier call
         write_file(folder / left, "")
-
-
-def _slots(context: StageContext) -> Any:
-    run = context.recipe.run.model_dump(exclude={"memory_gb"})
-    return slots(RunSection(**run, max_parallel=1), 1)[0]
 
 
 def _wait(context: StageContext, work: RunProcess, folder: Any) -> None:

@@ -81,7 +81,8 @@ def halves(
             pieces = open_source(Source(text=str(file))).pieces()
             spool = spool_documents(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
             cut = stack.enter_context(spool).split(recipe.data.validation_fraction, source.text)
-            found[kind, _free(_short_name(source.text), kind, found)] = cut
+            place = Path(source.text)
+            found[kind, _free(place.stem if place.suffix else source.text, kind, found)] = cut
         yield found
 
 
@@ -156,11 +157,6 @@ def _limit(store: DocumentStore, limit: int) -> Iterator[str]:
             return
         yield text.encode()[:rest].decode(errors="ignore")
         done += len(text.encode())
-
-
-def _short_name(text: str) -> str:
-    """Return the name of a source in tables."""
-    return Path(text).stem if Path(text).suffix else text
 
 
 def _free(name: str, kind: str, taken: Container[tuple[str, str]]) -> str:

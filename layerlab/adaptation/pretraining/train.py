@@ -24,8 +24,6 @@ from layerlab.adaptation.pretraining.replay import (
 from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.trainer.arguments import (
     block_of,
-    check_entries,
-    check_trained,
     section_arguments,
     split_batch,
     step_counts,
@@ -34,8 +32,7 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.lora import (
     add_adapters,
-    check_mergeable,
-    find_trained_whole,
+    check_learner,
     merge_and_measure,
 )
 from layerlab.adaptation.trainer.own_folder import check_own
@@ -113,11 +110,8 @@ def pretrain(
             another run or files of yours, or a gradient is not finite: no update is made by it,
             and the checkpoints stay.
     """
-    check_entries(model, tokenizer)
     lora = section.lora
-    check_trained(model, find_trained_whole(model, lora) if lora else None)
-    if lora and merge:
-        check_mergeable(model, lora)
+    check_learner(model, tokenizer, lora, merge=merge)
     block = block_of(model, section)
     updates = count_updates(section, block)
     given = {**section_arguments(section), **arguments}

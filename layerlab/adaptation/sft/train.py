@@ -16,8 +16,6 @@ from layerlab.adaptation.sft.dataset import PackedRows, SFTDataset, prepare_data
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.trainer.arguments import (
     block_of,
-    check_entries,
-    check_trained,
     section_arguments,
     split_batch,
     step_counts,
@@ -26,8 +24,7 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.lora import (
     add_adapters,
-    check_mergeable,
-    find_trained_whole,
+    check_learner,
     merge_and_measure,
 )
 from layerlab.adaptation.trainer.own_folder import check_own
@@ -156,11 +153,8 @@ def tune(
             files of yours, or a gradient is not finite: no update is made by it, and the
             checkpoints stay.
     """
-    check_entries(model, tokenizer)
     lora = section.lora
-    check_trained(model, find_trained_whole(model, lora) if lora else None)
-    if lora and merge:
-        check_mergeable(model, lora)
+    check_learner(model, tokenizer, lora, merge=merge)
     note = add_plain_template(tokenizer)
     notes = (note,) if note else ()
     block = block_of(model, section)

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 from transformers.pytorch_utils import Conv1D
 
+from layerlab.adaptation.trainer.arguments import check_entries, check_trained
 from layerlab.errors import UserError, describe_install
 from layerlab.recipes.adaptation_sections import LoraSection
 from layerlab.validation import short_repr
@@ -67,6 +69,20 @@ def check_mergeable(model: Any, lora: LoraSection) -> None:
                     "one would be added to all; leave lora out, or write under target_modules "
                     "which others are to have adapters (in Python, merge=False keeps them apart)"
                 )
+
+
+def check_learner(
+    model: Any, tokenizer: PreTrainedTokenizerFast, lora: LoraSection | None, *, merge: bool
+) -> None:
+    """Refuse a model that cannot be trained, or whose adapters cannot be merged where they are to.
+
+    Raises:
+        UserError: as `check_entries`, `check_trained` and `check_mergeable`.
+    """
+    check_entries(model, tokenizer)
+    check_trained(model, find_trained_whole(model, lora) if lora else None)
+    if lora and merge:
+        check_mergeable(model, lora)
 
 
 def add_adapters(model: Any, lora: LoraSection, seed: int) -> Any:

@@ -22,7 +22,7 @@ from layerlab.report.figures.svg import (
     draw_words,
     round_ticks,
 )
-from layerlab.report.i18n.language import Say, label
+from layerlab.report.i18n.language import Say, label, labels
 from layerlab.report.views.text import prose
 
 PICTURES = ("wealth.svg", "levels.svg")
@@ -30,7 +30,7 @@ HEIGHT = 300
 EDGES = {"left": 78.0, "right": WIDTH - 20.0, "top": 32.0, "bottom": HEIGHT - 48.0}
 TICKS = 6
 SMALLEST = -12.0  # power of ten below which every p is drawn at the edge
-IDEAS, WEALTH, EVIDENCE = label("ideas"), label("Wealth left"), label("p of each idea")
+IDEAS, WEALTH, EVIDENCE = labels("ideas", "Wealth left", "p of each idea")
 WORDS = {"adopted": label("adopted"), "refuted": label("refuted"), "undecided": label("undecided")}
 KINDS = {"adopted": 2, "refuted": 1, "undecided": 0}  # of colours, as better and worse have them
 

@@ -22,7 +22,7 @@ from layerlab.report.figures.svg import (
     draw_words,
     round_ticks,
 )
-from layerlab.report.i18n.language import Say, label
+from layerlab.report.i18n.language import Say, label, labels
 from layerlab.report.views import curves as curve
 from layerlab.report.views import text
 
@@ -34,12 +34,8 @@ PANEL, HEAD, FOOT, PANEL_TICKS = 230.0, 24.0, 48.0, 4
 LABEL_ROOM = 44.0  # pixels of a rate at the axis
 CROSS, RING = 4.0, 7.0
 FAR = 4.0  # a loss is off the scale from so many times the middle one's distance to the best
-GAIN, LOSS, RATE = (
-    label("Gain over the baseline"),
-    label("Held-out loss"),
-    label("Best learning rate"),
-)
-SIZE, COMPUTE, SWEPT = label("parameters"), label("FLOPs of a run"), label("learning rate")
+GAIN, LOSS, RATE = labels("Gain over the baseline", "Held-out loss", "Best learning rate")
+SIZE, COMPUTE, SWEPT = labels("parameters", "FLOPs of a run", "learning rate")
 SWEEP = label("Held-out loss against the learning rate, by size")
 
 

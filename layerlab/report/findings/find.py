@@ -1,7 +1,7 @@
 """Readings turned into plain sentences, the gravest first.
 
-The rules live in `rules/`, one file per subject. None of them rests on a bound that says nothing:
-a threshold is a published one, or our own and then called so.
+The rules lie beside this file, one file per subject. None of them rests on a bound that says
+nothing: a threshold is a published one, or our own and then called so.
 """
 
 from collections.abc import Iterable, Mapping

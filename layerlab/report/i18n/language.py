@@ -36,6 +36,11 @@ def label(text: str) -> Label:
     return Label(text)
 
 
+def labels(*texts: str) -> tuple[Label, ...]:
+    """Mark several words, such as the heads of a table's columns."""
+    return tuple(map(Label, texts))
+
+
 class Language:
     """One language of the page.
 

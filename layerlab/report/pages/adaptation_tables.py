@@ -4,25 +4,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from layerlab.records.json_values import Json
-from layerlab.report.i18n.language import Label, label
+from layerlab.report.i18n.language import Label, label, labels
 from layerlab.report.views.forest_plot import format_signed
 
 # Kinds of texts and tests, behind their names; stages; and why documents are left out.
 NAMED = (
-    *(label("domain"), label("general"), label("{name} (domain)"), label("{name} (general)")),
-    *(label("{name} (domain, held out)"), label("{name} (general, held out)")),
-    *(label("{title} (domain, %)"), label("{title} (general, %)")),
-    *(label("{title} (bits per byte)"), label("domain text"), label("general text")),
-    *(label("{count} documents"), label("{count} seeds"), label("base"), label("pretrain")),
-    *(label("domain mean: {arm}"), label("general mean: {arm}"), label("forgetting: {arm}")),
-    label("incomplete ({parts} of {whole})"),
-    *(label("tune"), label("embedding"), label("vocabulary"), label("clean"), label("evaluate")),
-    label("contamination"),
+    *labels("domain", "general", "{name} (domain)", "{name} (general)"),
+    *labels("{name} (domain, held out)", "{name} (general, held out)"),
+    *labels("{title} (domain, %)", "{title} (general, %)", "{title} (bits per byte)"),
+    *labels("domain text", "general text", "{count} documents", "{count} seeds"),
+    *labels("domain mean: {arm}", "general mean: {arm}", "forgetting: {arm}"),
+    *labels("incomplete ({parts} of {whole})", "base", "pretrain", "tune", "embedding"),
+    *labels("vocabulary", "clean", "evaluate", "contamination"),
 )
 REASONS = (
-    *(label("{count} too long"), label("{count} too short"), label("{count} broken")),
-    *(label("{count} exact duplicate"), label("{count} near duplicate")),
-    *(label("{count} symbols"), label("{count} repetition")),
+    *labels("{count} too long", "{count} too short", "{count} broken", "{count} symbols"),
+    *labels("{count} exact duplicate", "{count} near duplicate", "{count} repetition"),
 )
 
 
@@ -166,7 +163,7 @@ def _differences(content: Mapping[str, Any]) -> list[Json]:
             ]
         )
     hint = "In percentage points, question by question; of forgetting, above zero is lost."
-    head = ("", label("difference to the base"), label("standard error"), label("questions"))
+    head = labels("", "difference to the base", "standard error", "questions")
     moved = table("differences", label("Against the base"), head, rows[False], hint)
     still = table("unchanged", label("Against the base, without any change"), head, rows[True])
     return [moved, {**still, "folded": Label(f"{len(rows[True])} without any change")}]
@@ -195,10 +192,7 @@ def _changes(content: Mapping[str, Any]) -> Json:
         ]
         for one in content["changes"]
     ]
-    head = (
-        *("", label("against"), label("before"), label("after"), label("change")),
-        *(label("low"), label("high"), label("interval over")),
-    )
+    head = labels("", "against", "before", "after", "change", "low", "high", "interval over")
     hint = "Bits per byte of held-out text; the change of general text is the forgetting."
     return table("changes", label("What was learned and forgotten"), head, rows, hint)
 
@@ -227,9 +221,8 @@ def vocabularies(content: Mapping[str, Any]) -> Iterable[Json]:
             f"{len(one.get('partial') or ())} that are no whole characters"
         )
         head = (
-            *(label("text"), label("pieces"), label("tokens before"), label("after")),
-            *(label("ratio"), label("tokens a character")),
-            *(label("cut anew"), label("longer"), label("not back")),
+            *labels("text", "pieces", "tokens before", "after", "ratio", "tokens a character"),
+            *labels("cut anew", "longer", "not back"),
         )
         yield table(f"proof-{number}", label("Proof of the vocabulary"), head, rows, f"{hint}.")
 
@@ -243,7 +236,7 @@ def _embeddings(content: Mapping[str, Any]) -> Iterable[Json]:
             for way in one.get("ways") or ()
         ]
         hint = "Bits per byte of held-out text before any training; the last row is what stayed."
-        head = (label("input embedding"), label("output head"), *map(Label, names))
+        head = (*labels("input embedding", "output head"), *map(Label, names))
         yield table(f"embedding-{number}", label("How new tokens begin"), head, rows, hint)
 
 
@@ -273,10 +266,7 @@ def _texts(content: Mapping[str, Any]) -> Json:
         ]
         for one in content["texts"]
     ]
-    head = (
-        *(label("text"), label("documents"), label("bytes"), label("kept"), label("bytes kept")),
-        label("left out"),
-    )
+    head = labels("text", "documents", "bytes", "kept", "bytes kept", "left out")
     return table("texts", label("Texts"), head, rows)
 
 
@@ -292,7 +282,7 @@ def _read(content: Mapping[str, Any]) -> Json:
         for run in content["pretrain"]
         for one in run.get("sources") or ()
     ]
-    head = (label("source"), label("tokens"), label("passes"))
+    head = labels("source", "tokens", "passes")
     return table("read", label("Read in continued pretraining"), head, rows)
 
 
@@ -308,8 +298,8 @@ def _tune(content: Mapping[str, Any]) -> Json:
         for name, one in (run.get("sources") or {}).items()
     ]
     head = (
-        *(label("source"), label("rows"), label("held out"), label("turns"), label("tokens")),
-        *(label("of the assistant"), label("passes"), label("nats before"), label("nats after")),
+        *labels("source", "rows", "held out", "turns", "tokens", "of the assistant", "passes"),
+        *labels("nats before", "nats after"),
     )
     hint = "Nats per token of held-out answers."
     return table("tuned", label("Read in instruction tuning"), head, rows, hint)
@@ -322,8 +312,8 @@ def _searches(content: Mapping[str, Any]) -> Iterable[Json]:
             for name, count in (one.get("benchmarks") or {}).items()
         ]
         head = (
-            *(label("benchmark"), label("questions"), label("too short to tell")),
-            *(label("too common to tell"), label("touched"), label("held")),
+            *labels("benchmark", "questions", "too short to tell", "too common to tell"),
+            *labels("touched", "held"),
         )
         hint = (
             "Questions that share a run of 13 units with what is learned from are touched; those "
@@ -344,5 +334,4 @@ def stages(content: Mapping[str, Any]) -> Json:
         ]
         for one in content["stages"]
     ]
-    head = (label("stage"), "", label("seconds"), label("folder"))
-    return table("stages", label("Stages"), head, rows)
+    return table("stages", label("Stages"), labels("stage", "", "seconds", "folder"), rows)

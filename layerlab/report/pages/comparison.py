@@ -79,24 +79,19 @@ _HEADS = {
 }
 
 
-def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+def render(content: Mapping[str, Any], lang: str = ENGLISH, *, single: bool = False) -> str:
     """Render the whole page of a comparison.
 
-    Raises:
-        UserError: a part of the content is of another kind than a comparison's, or there is no page
-            in this language.
-    """
-    return _render(_check(content), lang, single=False)
-
-
-def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """Render the whole page of one run: a comparison's content with one arm and without rows.
+    Args:
+        content: that `comparison.json` holds.
+        lang: of the page.
+        single: whether it is of one run, which is one arm without rows.
 
     Raises:
         UserError: a part of the content is of another kind than a comparison's, or there is no page
             in this language.
     """
-    return _render(_check(content), lang, single=True)
+    return _render(_check(content), lang, single=single)
 
 
 def save_comparison(

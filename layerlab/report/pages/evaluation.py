@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.recipes import toml
 from layerlab.records.json_values import Json, Record
-from layerlab.report.i18n.language import ENGLISH, Label, label
+from layerlab.report.i18n.language import ENGLISH, Label, label, labels
 from layerlab.report.pages.adaptation_tables import incomplete, table
 from layerlab.report.pages.evaluation_tasks import (
     explain_verdicts,
@@ -26,7 +26,7 @@ _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
 ROWS = 400
 # Columns of several tables.
-SCORE, INTERVAL, QUESTIONS = label("score"), label("95 % interval"), label("questions")
+SCORE, INTERVAL, QUESTIONS = labels("score", "95 % interval", "questions")
 ABSTAINED = label("no answer")
 HEAD = (
     *("", SCORE, label("verdict"), INTERVAL, label("chance"), QUESTIONS, ABSTAINED),
@@ -40,10 +40,9 @@ PLAIN = label(
 MEANS = ("domain mean", "general mean", "forgetting")
 # What the mean of a benchmark is taken over.
 PARTS = (
-    *(label("part"), label("parts"), label("subject"), label("subjects"), label("benchmark")),
-    *(label("benchmarks"), label("level"), label("kind"), label("category"), label("group")),
-    *(label("{benchmark}, level {section}: {arm}"), label("{benchmark}, kind {section}: {arm}")),
-    label("{benchmark}, category {section}: {arm}"),
+    *labels("part", "parts", "subject", "subjects", "benchmark", "benchmarks", "level", "kind"),
+    *labels("category", "group", "{benchmark}, level {section}: {arm}"),
+    *labels("{benchmark}, kind {section}: {arm}", "{benchmark}, category {section}: {arm}"),
 )
 
 
@@ -296,7 +295,7 @@ def _differences(name: str, rows: Iterable[Record] | None) -> Json:
         ]
         for row in rows
     ]
-    head = ("", label("against"), label("difference"), label("standard error"), QUESTIONS)
+    head = (*labels("", "against", "difference", "standard error"), QUESTIONS)
     hint = label("In percentage points, question by question; of forgetting, above zero is lost.")
     if any(_scale(row) == 1 for row in rows):
         hint = PLAIN
@@ -314,7 +313,7 @@ def _precision(rows: Sequence[Record]) -> list[Json]:
         for row in rows
         if "perplexity" in row
     ]
-    head = ("", label("perplexity"), label("nats per token"), label("tokens"))
+    head = labels("", "perplexity", "nats per token", "tokens")
     perplexities = table("perplexity", label("On the built-in sample"), head, read)
     return [_differences("cost", (row for row in rows if "title" in row)), perplexities]
 
@@ -326,7 +325,7 @@ def _models(content: Record) -> Json:
     ]
     rows = [[arm["arm"], *(arm.get(key) or None for key in keys)] for arm in arms]
     head = (
-        *("", label("family"), label("parameters"), label("context"), label("weights")),
-        *(label("computed in"), label("hash of the weights")),
+        *labels("", "family", "parameters", "context", "weights", "computed in"),
+        label("hash of the weights"),
     )
     return table("models", label("Models"), head, rows)

@@ -5,12 +5,12 @@ from typing import Any
 
 from layerlab.records.index.task_metrics import is_share
 from layerlab.records.json_values import Json, Record
-from layerlab.report.i18n.language import Label, label
+from layerlab.report.i18n.language import Label, label, labels
 from layerlab.report.pages.adaptation_tables import table
 
 # Metrics that are shares of right answers, and so have a chance level.
 ACCURACIES = ("acc", "acc_norm")
-NOT_ABOVE, ABOVE = label("not above chance"), label("above chance")
+NOT_ABOVE, ABOVE = labels("not above chance", "above chance")
 
 
 def verdict(row: Record) -> Label | None:
@@ -81,6 +81,6 @@ def group_table(rows: Sequence[Record], score: Any, span: Any) -> Json:
         plain = row.get("low") is not None and not (is_share(row) or row.get("lost"))
         told = [row["score"], None] if plain else [score(row), span(row)]
         cells.append([f"{row['group']} ({row['metric']}): {row['arm']}", *told, row["n"]])
-    head = ("", label("score"), label("95 % interval"), label("questions"))
+    head = labels("", "score", "95 % interval", "questions")
     formulas = dict.fromkeys(f"{row['group']}: {row['formula']}." for row in rows)
     return table("task-groups", label("Groups of lm-eval"), head, cells, " ".join(formulas))

@@ -101,14 +101,14 @@ def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
     return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
 
 
-def _texts(view: Mapping[str, Any]) -> set[str]:
+def _texts(view: Mapping[str, Any]) -> list[str]:
     """Return the texts of the data that scripts show."""
     texts = set[str]()
     for measure in view["measures"]:
         bands = {measure["band"]["label"]} if measure["band"] else set()
         texts |= {measure["title"], *measure["kinds"], *bands}
         texts |= {str(bound["source"]) for bound in measure["bounds"]}
-    return texts
+    return sorted(texts)
 
 
 def _columns(view: Mapping[str, Any], lang: str) -> dict[str, str]:

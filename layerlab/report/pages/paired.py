@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.records.json_values import Json, Record
-from layerlab.report.i18n.language import ENGLISH, Label, label
+from layerlab.report.i18n.language import ENGLISH, Label, label, labels
 from layerlab.report.pages.adaptation_tables import table
 from layerlab.report.pages.shell import fill_page
 from layerlab.report.views.forest_plot import WORDS, format_signed
@@ -15,23 +15,19 @@ from layerlab.report.views.forest_plot import WORDS, format_signed
 _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
 # What tests are over, and their names.
-SCOPES = (label("all questions"), label("mean of tasks"))
-TESTS = (label("exact McNemar test"), label("exact test over clusters"), label("paired t-test"))
-MARGINS = (label("holds"), label("fails"), label("not decided"), label("is not decided"))
+SCOPES = labels("all questions", "mean of tasks")
+TESTS = labels("exact McNemar test", "exact test over clusters", "paired t-test")
+MARGINS = labels("holds", "fails", "not decided", "is not decided")
 VERDICTS = (*WORDS, label("no verdict"))
 HEAD = (
-    *("", label("verdict"), label("difference"), label("95 % interval"), label("p (Holm)")),
-    *(label("score"), label("baseline"), label("gained"), label("lost"), label("questions")),
-    *(label("units"), label("detectable"), label("kind of test")),
+    *labels("", "verdict", "difference", "95 % interval", "p (Holm)", "score", "baseline"),
+    *labels("gained", "lost", "questions", "units", "detectable", "kind of test"),
 )
 HINT = label(
     "In percent and percentage points where scores are shares. Detectable is the difference that "
     "so many units find in most cases; above 100 there is none."
 )
-FLIPS = (
-    *("", label("flipped"), label("right answer"), label("answer"), label("of the baseline")),
-    label("question"),
-)
+FLIPS = labels("", "flipped", "right answer", "answer", "of the baseline", "question")
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
@@ -135,5 +131,4 @@ def _flips(number: int, flips: Sequence[Record]) -> Json:
 
 def _models(content: Record) -> Json:
     rows = [[one["name"], one["folder"], one["tasks"]] for one in content["models"]]
-    head = ("", label("folder"), label("tasks"))
-    return table("models", label("Models"), head, rows)
+    return table("models", label("Models"), labels("", "folder", "tasks"), rows)

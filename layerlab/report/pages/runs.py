@@ -10,28 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from layerlab.report.i18n.language import ENGLISH, label
+from layerlab.report.i18n.language import ENGLISH, labels
 from layerlab.report.pages.shell import fill_page
 
 PAGE = "runs.html"
 # What tells the page from others; it stands in the template.
 MARK = '<main id="main" class="run-index"'
-KINDS = {
-    "run": label("run"),
-    "comparison": label("comparison"),
-    "report": label("report"),
-    "evaluation": label("evaluation"),
-    "adaptation": label("adaptation"),
-    "study": label("study"),
-    "campaign": label("campaign"),
-}
-STATES = {
-    "finished": label("finished"),
-    "running": label("running"),
-    "interrupted": label("interrupted"),
-    "diverged": label("diverged"),
-    "damaged": label("damaged"),
-}
+_KINDS = labels("run", "comparison", "report", "evaluation", "adaptation", "study", "campaign")
+_STATES = labels("finished", "running", "interrupted", "diverged", "damaged")
+KINDS, STATES = ({str(one): one for one in words} for words in (_KINDS, _STATES))
 
 
 def render(content: Mapping[str, Any], page_folder: Path, lang: str = ENGLISH) -> str:

@@ -46,11 +46,6 @@ def read_static(*names: str) -> str:
     return "\n".join((_STATIC / name).read_text("utf-8") for name in names)
 
 
-def _join_scripts(names: Iterable[str]) -> str:
-    """Join scripts, after those of every page, into one that leaves no name behind."""
-    return "\n".join(['"use strict";', "(() => {", read_static(*_SHARED, *names), "})();"])
-
-
 def fill_page(
     template: str,
     styles: Iterable[str],
@@ -76,7 +71,8 @@ def fill_page(
     Raises:
         UserError: there is no page in this language.
     """
-    script = _join_scripts(scripts)
+    # One that leaves no name behind.
+    script = "\n".join(['"use strict";', "(() => {", read_static(*_SHARED, *scripts), "})();"])
     draws = DRAWING in scripts
     return (
         environment(lang)
@@ -119,7 +115,8 @@ def _words(
     if lang == ENGLISH:
         return {}
     translator = language(lang)
-    used = {json.loads(message) for message in _SPOKEN.findall(script)}
+    # In the order of the script: the same content gives the same bytes.
+    used = map(json.loads, _SPOKEN.findall(script))
     found = {message: translator.label(message) for message in used}
     found |= {text: translator.translate(text) for text in texts}
     changed = {key: word for key, word in found.items() if word != key}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.report.i18n.language import ENGLISH, Say, label, language
+from layerlab.report.i18n.language import ENGLISH, Say, label, labels, language
 from layerlab.report.pages.shell import DRAWING, fill_page
 from layerlab.system.files import check_regular
 
@@ -27,23 +27,12 @@ TRAININGS = {
     "threads": label("threads of training"),
     "versions": label("versions of training"),
 }
-RECIPE = {
-    "text": label("text"),
-    "width": label("width"),
-    "layers": label("layers"),
-    "heads": label("heads"),
-    "vocabulary": label("vocabulary"),
-    "context": label("context"),
-    "parameters": label("parameters"),
-    "sequences per update": label("sequences per update"),
-    "learning rate": label("learning rate"),
-    "updates": label("updates"),
-    "tokens": label("tokens of training"),
-}
-TIME = {
-    "processor seconds": label("processor seconds"),
-    "wall seconds": label("wall seconds"),
-}
+_SETTINGS = (
+    *labels("text", "width", "layers", "heads", "vocabulary", "context", "parameters"),
+    *labels("sequences per update", "learning rate", "updates"),
+)
+RECIPE = {**{str(one): one for one in _SETTINGS}, "tokens": label("tokens of training")}
+TIME = {str(one): one for one in labels("processor seconds", "wall seconds")}
 JUDGING = {
     "processor seconds": label("processor seconds of judging"),
     "wall seconds": label("wall seconds of judging"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.records.json_values import Json
-from layerlab.report.i18n.language import ENGLISH, Label, label
+from layerlab.report.i18n.language import ENGLISH, Label, label, labels
 from layerlab.report.pages import adaptation_tables
 from layerlab.report.pages.shell import fill_page
 from layerlab.report.views import command
@@ -66,10 +66,9 @@ def _compressions(texts: Iterable[Mapping[str, Any]]) -> Json:
         for one in texts
     ]
     head = (
-        label("text"),
-        *(label("tokens a character, before"), label("tokens a character, now")),
-        *(label("tokens a byte, before"), label("tokens a byte, now")),
-        *(label("bytes a token, before"), label("bytes a token, now")),
+        *labels("text", "tokens a character, before", "tokens a character, now"),
+        *labels("tokens a byte, before", "tokens a byte, now"),
+        *labels("bytes a token, before", "bytes a token, now"),
     )
     return adaptation_tables.table("compression", label("Compression"), head, rows)
 
@@ -80,14 +79,14 @@ def _terms(terms: Mapping[str, Any]) -> Json:
         [label("now"), terms["new"], terms["new"] / terms["terms"], terms["whole"]],
     ]
     title = Label(f"{terms['terms']:,} expressions of the domain")
-    head = ("", label("tokens"), label("each"), label("of one token"))
+    head = labels("", "tokens", "each", "of one token")
     return adaptation_tables.table("terms", title, head, rows)
 
 
 def _list_published(found: Mapping[str, Any]) -> Json:
     rows = [[one["tokenizer"], one["entries"], one["rate"], _origin(one)] for one in found["rows"]]
     left = [f"{name} is left out: {why}" for name, why in found["left_out"].items()]
-    head = (label("tokenizer"), label("entries"), label("rate"), label("from"))
+    head = labels("tokenizer", "entries", "rate", "from")
     hint = " ".join([found["about"], *(f"{one}." for one in left)])
     return adaptation_tables.table(
         "published", label("The source's table beside ours"), head, rows, hint

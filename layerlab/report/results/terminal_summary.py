@@ -117,7 +117,8 @@ def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Style
         yield [("No findings.", "green")]
         return
     counts = [(name, sum(f.severity == name for f in findings)) for name in SEVERITIES]
-    yield [(", ".join(_plural(name, count) for name, count in counts if count), "bold")]
+    told = (f"{count} {_WORDS[name]}{'s' * (count > 1)}" for name, count in counts if count)
+    yield [(", ".join(told), "bold")]
     for finding in findings[:MOST]:
         owner = f"{prose(finding.model, 80)}: " if several else ""
         yield [
@@ -129,7 +130,3 @@ def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Style
             yield [(" " * _BESIDE, ""), (prose(finding.advice), "dim")]
     if len(findings) > MOST:
         yield [(f"and {len(findings) - MOST} more in the report", "dim")]
-
-
-def _plural(name: str, count: int) -> str:
-    return f"{count} {_WORDS[name]}" + ("s" if count > 1 else "")

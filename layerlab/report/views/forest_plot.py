@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from layerlab.records.json_values import Json
-from layerlab.report.i18n.language import label
+from layerlab.report.i18n.language import labels
 from layerlab.report.views.curves import short
 
 # An arm beyond this many times the middle one is drawn at the edge, with an arrow.
@@ -16,10 +16,9 @@ ROOM = 1.06
 TONES = ("baseline", "better", "worse")
 # The other verdicts, and what stands in a sentence beside them.
 WORDS = (
-    *(label("better"), label("worse"), label("identical"), label("not distinguishable")),
-    *(label("too few seeds"), label("nats"), label("{value} nats"), label("{value} bits per byte")),
-    *(label("{value} nats per token"), label(", p = {value}"), label("not decided at this budget")),
-    *(label("loss"), label("gradient")),
+    *labels("better", "worse", "identical", "not distinguishable", "too few seeds", "nats"),
+    *labels("{value} nats", "{value} bits per byte", "{value} nats per token", ", p = {value}"),
+    *labels("not decided at this budget", "loss", "gradient"),
 )
 
 

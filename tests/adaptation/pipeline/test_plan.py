@@ -22,6 +22,7 @@ from layerlab.recipes.adaptation import make_recipe
 from layerlab.variants import registry
 from layerlab.variants.template import write_template
 from tests.adaptation.lessons import recipe
+from tests.support.refused import refuses
 
 READ = (
     *("tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt"),
@@ -173,8 +174,7 @@ def test_a_stage_whose_rows_changed_meanwhile_is_refused(model):
     (tuned,) = (one for one in plan_stages(read) if one.kind == "tune")
     check_inputs(read, tuned)
     Path(content["sft"]["sources"][0]["path"]).write_text('[{"instruction": "a", "output": "b"}]')
-    with pytest.raises(UserError, match="were changed before the stage tune had read them"):
-        check_inputs(read, tuned)
+    refuses("were changed before the stage tune had read them", check_inputs, read, tuned)
 
 
 def test_how_special_tokens_of_a_text_are_read_moves_its_stages(model):
@@ -213,8 +213,7 @@ def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path):
     known = file.stat()
     file.write_text("two")
     os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
-    with pytest.raises(UserError, match=r"text\.jsonl is not what was written"):
-        store.check(stage.key)
+    refuses(r"text\.jsonl is not what was written", store.check, stage.key)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +232,7 @@ def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(tmp_path, othe
     assert store.read(another.key) is not None and store.read(stage.key) is None
     shutil.copytree(store.of(another.key), store.of(stage.key))
     for read in (store.read, store.model, store.check):
-        with pytest.raises(UserError, match=f"that of another stage, {another.key}; delete it"):
-            read(stage.key)
+        refuses(f"that of another stage, {another.key}; delete it", read, stage.key)
 
 
 def test_a_model_that_is_gone_is_not_looked_for_elsewhere(tmp_path, monkeypatch):
@@ -248,8 +246,7 @@ def test_a_model_that_is_gone_is_not_looked_for_elsewhere(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()  # of the user's, where the command is typed
     for read in (store.model, store.words):
-        with pytest.raises(UserError, match=r"is not what its stage wrote: .*model/config\.json"):
-            read(stage.key)
+        refuses(r"is not what its stage wrote: .*model/config\.json", read, stage.key)
 
 
 @pytest.mark.parametrize("name", ["model", "words"])

@@ -17,6 +17,7 @@ from layerlab.records.json_values import Json
 from layerlab.tokenization.load import load_tokenizer
 from tests.adaptation.lessons import recipe
 from tests.adaptation.small import llama, words
+from tests.support.refused import refuses
 
 
 def context(folder: Path, kind: str, tell: Any = lambda said, share: None) -> StageContext:
@@ -55,8 +56,7 @@ def test_rows_and_questions_that_change_are_found_out(tmp_path, kind):
     stage = next(one for one in plan_stages(read) if one.kind == kind)
     check_inputs(read, stage)
     CHANGES[kind](tmp_path)
-    with pytest.raises(UserError, match=f"changed before the stage {kind} had read them; type the"):
-        check_inputs(read, stage)
+    refuses(f"changed before the stage {kind} had read them; type the", check_inputs, read, stage)
 
 
 def carried_out(folder: Path, kind: str, **changes: Any) -> list[Json]:

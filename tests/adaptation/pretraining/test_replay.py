@@ -23,6 +23,7 @@ from layerlab.corpus.corpus import Corpus
 from layerlab.corpus.streams import TokenStream
 from layerlab.recipes.training_sections import Source
 from tests.adaptation.small import LAW, NATURE, words, written
+from tests.support.refused import refuses
 
 VALIDATION = 0.2
 
@@ -132,8 +133,7 @@ def test_documents_that_end_are_marked_by_positions(texts, tmp_path):
 
 @pytest.mark.parametrize("ratio", [(0, 1), (1, -1), (1,), (float("inf"), 1), (float("nan"), 1)])
 def test_a_ratio_that_is_none_is_refused(texts, tmp_path, ratio):
-    with pytest.raises(UserError, match="expected the parts of domain and of general text"):
-        mix(texts, tmp_path, ratio=ratio)
+    refuses("expected the parts of domain and of general text", mix, texts, tmp_path, ratio=ratio)
 
 
 def test_a_tokenizer_without_an_end_is_named(texts):
@@ -159,5 +159,4 @@ def test_text_that_is_not_utf8_is_named(tmp_path):
     ],
 )
 def test_a_reading_that_cannot_be_is_refused(change, said):
-    with pytest.raises(UserError, match=said):
-        ReplayData(**{"domain": "python-docs", **change})
+    refuses(said, ReplayData, **{"domain": "python-docs", **change})

@@ -26,6 +26,7 @@ from layerlab.recipes.training_sections import Source
 from layerlab.records.events import read
 from tests.adaptation.small import LAW, NATURE, llama, words, written
 from tests.support.forked import Forked
+from tests.support.refused import refuses
 
 ROUNDING = 64 * 2.0**-23
 BLOCK = 16
@@ -341,10 +342,8 @@ def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts, tmp_path):
     assert [one.blocks for one in found.sources] == [8, 8]
     before = weights(out)
     said = r"another mixture \(\['domain 1', 'domain 1'\], not \['domain 3', 'domain 1'\]\); name"
-    with pytest.raises(UserError, match=said):
-        mixed(texts, out, 3, 1)
-    with pytest.raises(UserError, match=r"'domain 1'\], not \['domain 1'\]\); name another folder"):
-        mixed(texts, out, 1)
+    refuses(said, mixed, texts, out, 3, 1)
+    refuses(r"'domain 1'\], not \['domain 1'\]\); name another folder", mixed, texts, out, 1)
     assert mixed(texts, out, 2, 2) == found  # the same shares
     plan = json.loads((out / "plan.json").read_text())
     del plan["mixture"]  # as of an earlier version

@@ -24,6 +24,7 @@ from tests.adaptation.spoken import (
     talk,
     unmarked,
 )
+from tests.support.refused import refuses
 
 WORDS = {name: speaker(template) for name, template in TEMPLATES.items()}
 BARE = {name: speaker(unmarked(template)) for name, template in TEMPLATES.items()}
@@ -180,10 +181,8 @@ def test_a_tokenizer_without_a_template_gets_the_plain_one():
 def test_a_tokenizer_with_neither_template_nor_end_is_refused():
     words = speaker(None)
     words.eos_token = None
-    with pytest.raises(UserError, match="neither a chat template nor a token for the end"):
-        add_plain_template(words)
-    with pytest.raises(UserError, match="the tokenizer has no chat template to use"):
-        ChatTemplate(words)
+    refuses("neither a chat template nor a token for the end", add_plain_template, words)
+    refuses("the tokenizer has no chat template to use", ChatTemplate, words)
 
 
 @pytest.mark.parametrize(
@@ -256,8 +255,7 @@ def test_a_template_that_ends_no_answer_is_noted():
 def test_a_row_that_a_template_refuses_is_named():
     words = speaker("{{ raise_exception('turns must alternate') }}")
     row = Conversation(talk("a", "b").turns, "rows.jsonl, line 5")
-    with pytest.raises(UserError, match=r"line 5: the chat template refuses it: turns must alter"):
-        encoded(Encoder(words), row)
+    refuses(r"line 5: the chat template refuses it: turns must alter", encoded, Encoder(words), row)
 
 
 def test_a_tokenizer_that_makes_marks_of_plain_text_is_refused():
@@ -366,8 +364,7 @@ def test_any_texts_are_learned_behind_the_prompt(name, found):
 def test_a_thought_in_special_tokens_is_not_spelled():
     words = speaker(THOUGHTLESS)
     words.add_tokens(["<think>", "</think>"], special_tokens=True)
-    with pytest.raises(UserError, match="differently in its place"):
-        Encoder(words).examples(THOUGHTFUL)
+    refuses("differently in its place", Encoder(words).examples, THOUGHTFUL)
 
 
 def test_a_template_that_leaves_an_answer_out_is_refused():

@@ -14,6 +14,7 @@ from layerlab.adaptation.sft.encode import Encoder, Example
 from layerlab.adaptation.sft.mixing import COPY, EncodedSource, SourceStats, blocks, draw_source
 from layerlab.recipes.adaptation_sections import SftSection
 from tests.adaptation.spoken import FORGETFUL, encoded, speaker, talk
+from tests.support.refused import refuses
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
 
@@ -180,10 +181,8 @@ def test_a_source_of_which_nothing_is_left_is_refused():
         UserError, match=r"no row of law can be learned from \(1 left out: longer than a"
     ):
         draw_source("law", [talk("q" * 90, "b")], encoder, block=40, validation_fraction=0, seed=0)
-    with pytest.raises(UserError, match="it is empty"):
-        draw_source("law", [], encoder, block=40, validation_fraction=0, seed=0)
-    with pytest.raises(UserError, match="there is no source to learn from"):
-        prepare_dataset(speaker(), {}, SftSection(), 64)
+    refuses("it is empty", draw_source, "law", [], encoder, block=40, validation_fraction=0, seed=0)
+    refuses("there is no source to learn from", prepare_dataset, speaker(), {}, SftSection(), 64)
 
 
 def test_weights_must_name_every_source():

@@ -20,6 +20,7 @@ from layerlab.adaptation.trainer.arguments import (
 )
 from layerlab.recipes.adaptation_sections import StepSection
 from tests.adaptation.small import llama
+from tests.support.refused import refuses
 
 share: Any = getattr(split_batch, "__wrapped__", split_batch)
 
@@ -68,14 +69,12 @@ def test_a_row_is_as_long_as_the_context_up_to_1024(tiny):
     long = tiny("llama", max_position_embeddings=4096)
     assert block_of(long, StepSection()) == 1024
     assert block_of(long, StepSection(block_size=4096)) == 4096
-    with pytest.raises(UserError, match="write block_size = 64"):
-        block_of(llama(), StepSection(block_size=65))
+    refuses("write block_size = 64", block_of, llama(), StepSection(block_size=65))
 
 
 def test_weights_that_do_not_learn_may_have_few_digits():
     model = llama().to(torch.bfloat16)
-    with pytest.raises(UserError, match="in bfloat16, in which most updates are rounded away"):
-        check_trained(model)
+    refuses("in bfloat16, in which most updates are rounded away", check_trained, model)
     check_trained(model.requires_grad_(False))
 
 

@@ -24,6 +24,7 @@ from layerlab.recipes.adaptation_sections import LoraSection, PretrainSection
 from layerlab.records.events import read
 from tests.adaptation.lessons import recipe
 from tests.adaptation.small import LAW, llama, words, written
+from tests.support.refused import refuses
 
 SIZE = {"width": 32, "layers": 3, "heads": 4, "vocab": 300, "context": 32}
 REFUSED = r"^LoRA cannot be merged into the weight of .*: what is learned for one would be added"
@@ -58,8 +59,7 @@ def learned(model: Any, lora: LoraSection) -> float:
 @pytest.mark.parametrize("make", [lambda: layerlab.build("widenet", **SIZE), zamba])
 def test_weights_that_layers_share_take_no_adapters(make):
     model = make()
-    with pytest.raises(UserError, match=REFUSED):
-        check_mergeable(model, LoraSection(r=4))
+    refuses(REFUSED, check_mergeable, model, LoraSection(r=4))
     assert learned(model, LoraSection(r=4)) > 0.1  # what would be saved is another model
 
 
@@ -114,8 +114,7 @@ def test_a_head_tied_to_the_embeddings_takes_none(tiny, lora, fits):
     if fits:
         check_mergeable(model, section)
         return
-    with pytest.raises(UserError, match=REFUSED):
-        check_mergeable(model, section)
+    refuses(REFUSED, check_mergeable, model, section)
     check_mergeable(tiny("llama", tie_word_embeddings=False), section)
 
 
@@ -143,8 +142,7 @@ def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path):
     content["base"]["recipe"]["model"] |= {"variant": "widenet", "layers": 2}
     plan_adaptation(content, tmp_path / "out")
     content["sft"]["lora"] = {"r": 4}
-    with pytest.raises(UserError, match=REFUSED):
-        plan_adaptation(content, tmp_path / "out")
+    refuses(REFUSED, plan_adaptation, content, tmp_path / "out")
 
 
 @pytest.mark.full

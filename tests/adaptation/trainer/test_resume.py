@@ -1,7 +1,6 @@
 """A stage goes on from its own checkpoints alone, and with the journal that they rely on."""
 
 import json
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from layerlab.adaptation.trainer.resume import hash_plan, newest_checkpoint
 from layerlab.records.file_digests import seal_folder
 from tests.adaptation.pretraining.test_train import run, texts
 from tests.adaptation.small import llama
+from tests.support.mounted import room
 from tests.support.refused import refuses
 
 __all__ = ["texts"]
@@ -141,13 +141,9 @@ def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(texts, 
         (half / "checkpoint-2" / name).stat().st_size
         for name in ("model.safetensors", "optimizer.pt")
     )
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, ((weights + moments) // 2, before[1]))
-    try:
+    with room((weights + moments) // 2):
         said = r"cannot write .*out: torch could not write it to its end; make room there"
         refuses(said, on, texts, tmp_path / "out")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     whole = on(texts, tmp_path / "other")
     assert on(texts, tmp_path / "out").after == whole.after
 

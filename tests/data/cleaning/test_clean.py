@@ -22,6 +22,7 @@ from layerlab.recipes.adaptation import make_recipe
 from layerlab.recipes.adaptation_sections import CleanSection
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.training_sections import Source
+from tests.support.refused import refuses
 
 FREE = KEEP_ALL.model_copy(update={"unicode_form": "NFC", "min_chars": 1, "exact_dedup": True})
 PLAIN = CleanSection(min_chars=1, near_duplicate_threshold=0)
@@ -336,8 +337,7 @@ def test_what_is_left_of_nothing_is_nothing(tmp_path):
     ],
 )
 def test_rules_that_cannot_be_are_refused(rules, said):
-    with pytest.raises(UserError, match=said):
-        validate_table(CleanSection, rules, "a test")
+    refuses(said, validate_table, CleanSection, rules, "a test")
 
 
 @pytest.mark.full
@@ -356,8 +356,7 @@ def test_several_processes_find_what_one_finds(monkeypatch):
 
 def test_without_datasketch_the_way_out_is_named(monkeypatch):
     monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="near duplicates are found by datasketch, which is not"):
-        Cleaner()
+    refuses("near duplicates are found by datasketch, which is not", Cleaner)
     Cleaner(FREE)
 
 

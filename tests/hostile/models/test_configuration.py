@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +65,26 @@ def shallow(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def inspected(folder: Path, config: Any) -> Ended:
-    """What inspect says of a model whose configuration is this one."""
+@contextmanager
+def configured(folder: Path, config: Any) -> Iterator[None]:
+    """A model has this configuration until the block ends."""
     file = folder / "config.json"
     before = file.read_text("utf-8")
     try:
         file.write_text(config if isinstance(config, str) else json.dumps(config), "utf-8")
-        return typed("inspect", str(folder), *READ)
+        yield
     finally:
         file.write_text(before, "utf-8")
+
+
+def stored(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text("utf-8"))
+
+
+def inspected(folder: Path, config: Any) -> Ended:
+    """What inspect says of a model whose configuration is this one."""
+    with configured(folder, config):
+        return typed("inspect", str(folder), *READ)
 
 
 @pytest.mark.full
@@ -108,7 +121,7 @@ def inspected(folder: Path, config: Any) -> Ended:
 )
 def test_what_is_wrong_is_named(name, change, said, folders):
     folder = folders / name
-    own = json.loads((folder / "config.json").read_text("utf-8"))
+    own = stored(folder)
     inspected(folder, {**own, **change}).refused(said)
 
 
@@ -122,17 +135,12 @@ def test_what_is_no_table_is_one_line(text, folders):
 @pytest.mark.full
 def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders):
     folder = folders / "llama"
-    file = folder / "config.json"
-    before = file.read_text("utf-8")
-    try:
-        file.write_text(json.dumps({**json.loads(before), "num_hidden_layers": 3}), "utf-8")
+    with configured(folder, {**stored(folder), "num_hidden_layers": 3}):
         found = typed("inspect", str(folder), *READ, "--allow-unused").survived()
         assert json.loads(found.out)["models"][0]["layers"] == 3
         given: dict[str, Any] = {"measures": ["stream"], "progress": False, "texts": "A text."}
         refuses("allow_unused=True", layerlab.inspect, str(folder), **given)
         assert len(layerlab.inspect(str(folder), **given, allow_unused=True).frame("stream")) == 4
-    finally:
-        file.write_text(before, "utf-8")
 
 
 @pytest.mark.parametrize(
@@ -172,22 +180,17 @@ def test_no_family_contradicts_itself(family):
 @pytest.mark.parametrize("value", [0, None, {}])
 def test_how_outputs_are_wrapped_is_no_part_of_a_model(value, folders):
     folder = folders / "llama"
-    file = folder / "config.json"
-    before = file.read_text("utf-8")
-    try:
-        file.write_text(json.dumps({**json.loads(before), "return_dict": value}), "utf-8")
+    with configured(folder, {**stored(folder), "return_dict": value}):
         assert typed("inspect", str(folder), *READ).survived().code == 0
         options = ("--samples", "1", "--context", "8", "--json", "--quiet")
         assert typed("gap", str(folder), *options).survived().code == 0
-    finally:
-        file.write_text(before, "utf-8")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "field"), FIELDS)
 def test_no_value_of_any_field_is_a_traceback(name, field, shallow):
     folder = shallow / name
-    own = json.loads((folder / "config.json").read_text("utf-8"))
+    own = stored(folder)
     for value in VALUES:
         inspected(folder, {**own, field: value}).survived()
 
@@ -207,7 +210,7 @@ def test_no_value_of_any_field_is_a_traceback(name, field, shallow):
 )
 def test_several_at_once_are_no_traceback_either(shallow, change):
     for name in ("llama", "pre-norm"):
-        own = json.loads((shallow / name / "config.json").read_text("utf-8"))
+        own = stored(shallow / name)
         inspected(shallow / name, {**own, **change}).survived()
 
 
@@ -317,7 +320,7 @@ def test_a_plan_builds_no_base_of_any_size_and_fetches_no_kernel(
 
     monkeypatch.setattr(LlamaForCausalLM, "__init__", build)
     folder = Path(shutil.copytree(folders / "llama", tmp_path / "model"))
-    own = json.loads((folder / "config.json").read_text("utf-8"))
+    own = stored(folder)
     (folder / "config.json").write_text(json.dumps({**own, **change}), "utf-8")
     (tmp_path / "a.toml").write_text(RECIPE.format(json.dumps(str(folder))), "utf-8")
     done = typed("adapt", str(tmp_path / "a.toml"), "--plan", "--out", str(tmp_path / "new"))

@@ -8,10 +8,10 @@ import pytest
 from huggingface_hub import constants
 
 import layerlab
-from layerlab import UserError
 from layerlab.builtin import path
 from layerlab.tokenization.load import load_tokenizer
 from tests.hostile.attack import typed
+from tests.support.refused import refuses
 from tests.tokenization.spm.protos import needed, write
 
 COMMIT = "0" * 39 + "1"
@@ -80,5 +80,4 @@ def test_a_tokenizer_of_the_hub_is_loaded_under_limits(snapshot):
     (snapshot / "tokenizer.json").unlink()
     (snapshot / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
     write(snapshot / "tokenizer.model", ["a" * 2000])
-    with pytest.raises(UserError, match="has a piece of 2,000 characters"):
-        load_tokenizer("some/model")
+    refuses("has a piece of 2,000 characters", load_tokenizer, "some/model")

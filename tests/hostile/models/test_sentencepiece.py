@@ -11,6 +11,7 @@ from layerlab import UserError, builtin
 from layerlab.system.untrusted import limits
 from layerlab.tokenization.convert import convert_sentencepiece
 from tests.hostile.attack import typed
+from tests.support.refused import refuses
 from tests.tokenization.spm.protos import change, needed, train, write
 
 pytestmark = needed
@@ -74,8 +75,7 @@ def test_a_text_that_would_be_cut_otherwise_is_named(kind, tmp_path):
     path = tmp_path / "own.model"
     train(path, kind, user_defined_symbols=["CAT"], normalization_rule_name="nmt_nfkc_cf")
     said = r"cannot be converted: from token \d a fast tokenizer cuts 'CAT' into '"
-    with pytest.raises(UserError, match=said):
-        convert_sentencepiece(path)
+    refuses(said, convert_sentencepiece, path)
 
 
 LONG = [

@@ -303,8 +303,7 @@ def test_a_quantization_that_is_passed_over_lets_no_whole_numbers_through(
     folder, quantization, part, said, weights_only
 ):
     write_eight_bits(folder, quantization, part)
-    with pytest.raises(UserError, match=said):
-        load_model(str(folder), weights_only=weights_only)
+    refuses(said, load_model, str(folder), weights_only=weights_only)
 
 
 def test_a_quantization_that_is_null_is_none(folder):

@@ -2,40 +2,30 @@
 
 import json
 import os
-import resource
 import shutil
 import sys
 
 import peft
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import layerlab
 from layerlab.loading.folders import find_folder
 from layerlab.loading.model import check_named, load_model
 from layerlab.loading.weights.saved import load_saved
 from layerlab.loading.weights.stored_tensors import read_outlines
+from tests.support.mounted import room
+from tests.support.packed_folder import TOKENS, small_llama
 from tests.support.refused import refuses
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PEFT's
-SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("cache")]  # PEFT's
 TARGETS = ["q_proj", "o_proj", "down_proj"]
-TOKENS = torch.arange(3, 23)[None]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
 def base(tmp_path):
-    torch.manual_seed(0)
-    config = LlamaConfig(**SIZES, **HEADS, tie_word_embeddings=False)
-    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "base")
+    small_llama(32).bfloat16().save_pretrained(tmp_path / "base")
     return tmp_path / "base"
 
 
@@ -88,13 +78,9 @@ def test_the_precision_is_not_that_of_the_first_weight(base):
 
 
 def test_a_disk_without_room_is_no_fault_of_the_adapter(adapter, cache):
-    wide = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, wide[1]))
-    try:
+    with room(9_000):
         said = "^cannot write .*make room there, or set LAYERLAB_CACHE"
         refuses(said, find_folder, str(adapter), with_weights=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, wide)
     assert not list(cache.glob("unpacked/*"))
 
 
@@ -211,8 +197,7 @@ def _left_over(base, adapter):
 
 def _other_sizes(base, adapter):
     shutil.rmtree(base)
-    config = LlamaConfig(**{**SIZES, "hidden_size": 64}, **HEADS)
-    LlamaForCausalLM(config).save_pretrained(base)
+    small_llama(64).save_pretrained(base)
     return r"cannot be merged into '.*base': .*size mismatch"
 
 

@@ -7,9 +7,8 @@ from layerlab.loading.packed.cache import unpack_once
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "unpacked"
+def cache(cache):
+    return cache / "unpacked"
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 
 import pytest
@@ -11,8 +10,6 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     Qwen3MoeConfig,
@@ -20,33 +17,33 @@ from transformers import (
 )
 
 import layerlab
-from layerlab import UserError
 from layerlab.loading.model import check_named, load_model
 from layerlab.loading.packed import folder as packed_folder
-from tests.support.packed_folder import pack_awq, pack_fp8, pack_gptq, pack_mlx, write_packed
+from tests.support.mounted import room
+from tests.support.packed_folder import (
+    TOKENS,
+    pack_awq,
+    pack_fp8,
+    pack_gptq,
+    pack_mlx,
+    sizes,
+    small_llama,
+    write_packed,
+)
 from tests.support.refused import refuses
 
-SIZES = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+pytestmark = pytest.mark.usefixtures("cache")
 TOOLS = {
     "gptq": (pack_gptq, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq"}),
     "awq": (pack_awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}),
     "mlx": (pack_mlx, {"bits": 8, "group_size": 32}),
     "modelopt": (pack_fp8, {"quant_method": "modelopt", "quant_algo": "FP8"}),
 }
-TOKENS = torch.arange(3, 23)[None]
 
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, tie_word_embeddings=False)).half().eval()
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return small_llama().half()
 
 
 @pytest.fixture
@@ -80,8 +77,8 @@ def test_modelopt_says_it_in_a_file_of_its_own_too(model, folder):
 
 
 def test_rows_stay_inputs_where_a_family_has_them_so(folder):
-    sizes = {"vocab_size": 64, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
-    model = GPT2LMHeadModel(GPT2Config(**sizes)).half().eval()
+    given = {"vocab_size": 64, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    model = GPT2LMHeadModel(GPT2Config(**given)).half().eval()
     expected = write_packed(model, folder, *TOOLS["gptq"])
     read = load_model(str(folder)).model.state_dict()
     for name in ("transformer.h.0.attn.c_attn.weight", "transformer.h.1.attn.c_proj.weight"):
@@ -89,7 +86,7 @@ def test_rows_stay_inputs_where_a_family_has_them_so(folder):
 
 
 def test_experts_that_mlx_stacks_are_taken_apart(folder):
-    model = MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=3)).half().eval()
+    model = MixtralForCausalLM(MixtralConfig(**sizes(), num_local_experts=3)).half().eval()
     model.save_pretrained(folder)
     stored = load_file(folder / "model.safetensors")
     for layer in range(2):
@@ -111,20 +108,14 @@ def test_experts_that_mlx_stacks_are_taken_apart(folder):
 
 @pytest.mark.parametrize("place", [".mlp.", ".block_sparse_moe."])
 def test_experts_of_mixtral_have_other_names_in_what_tools_write_today(place, folder):
-    model = MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=3)).half().eval()
+    model = MixtralForCausalLM(MixtralConfig(**sizes(), num_local_experts=3)).half().eval()
     names = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
     check_experts(model, folder, names | {".block_sparse_moe.": place})
 
 
 def test_experts_of_other_families_keep_their_names(folder):
-    sizes = {
-        **SIZES,
-        **HEADS,
-        "moe_intermediate_size": 32,
-        "num_experts": 3,
-        "num_experts_per_tok": 2,
-    }
-    check_experts(Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).half().eval(), folder, {})
+    given = {**sizes(), "moe_intermediate_size": 32, "num_experts": 3, "num_experts_per_tok": 2}
+    check_experts(Qwen3MoeForCausalLM(Qwen3MoeConfig(**given)).half().eval(), folder, {})
 
 
 def check_experts(model, folder, names):
@@ -301,19 +292,14 @@ def replace(folder, name, tensor):
 
 def test_a_disk_without_room_is_no_fault_of_the_weights(model, folder, cache):
     write_packed(model, folder, *TOOLS["gptq"])
-    wide = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, wide[1]))
-    try:
+    with room(9_000):
         refuses("^cannot write .*make room there, or set LAYERLAB_CACHE", load_model, str(folder))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, wide)
     assert not list(cache.glob("unpacked/*"))
 
 
 def test_a_folder_without_room_or_weights_says_so(model, folder, monkeypatch):
     write_packed(model, folder, *TOOLS["gptq"])
     monkeypatch.setenv("LAYERLAB_CACHE", "/proc/nowhere")
-    with pytest.raises(UserError, match="/proc/nowhere"):
-        load_model(str(folder))
+    refuses("/proc/nowhere", load_model, str(folder))
     (folder / "model.safetensors").unlink()
     refuses("has a config.json but no weights", load_model, str(folder))

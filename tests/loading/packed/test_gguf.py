@@ -12,26 +12,18 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerlab
-from layerlab import UserError
 from layerlab.loading.model import load_model
 from tests.support.gguf_file import TOKENS, write_gguf
+from tests.support.packed_folder import sizes, small_llama
 from tests.support.refused import refuses
 
 MEASURE = Path(__file__).resolve().parents[3] / "examples" / "own_measure.py"
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 64}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, tie_word_embeddings=False)).eval()
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return small_llama()
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "BF16"])
@@ -148,7 +140,7 @@ def test_scaled_positions_are_read(rope, tmp_path):
 def test_frequencies_that_are_divided_one_by_one_are_read(tmp_path):
     def divide(writer):
         plain = 1e4 ** (-np.arange(0, 16, 2) / 16)
-        found = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, rope_parameters=dict(BENT)))
+        found = LlamaForCausalLM(LlamaConfig(**sizes(), rope_parameters=dict(BENT)))
         factors = plain / found.model.rotary_emb.inv_freq.numpy()
         writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
 
@@ -163,7 +155,7 @@ def scaled(writer, rope):
 
 def check_positions(rope, file, write):
     torch.manual_seed(0)
-    config = LlamaConfig(**SIZES, **HEADS, rope_parameters=dict(rope), tie_word_embeddings=False)
+    config = LlamaConfig(**sizes(), rope_parameters=dict(rope), tie_word_embeddings=False)
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for one in model.parameters():
@@ -234,5 +226,4 @@ def test_without_its_package_a_line_says_what_to_type(model, tmp_path, monkeypat
     from transformers import modeling_gguf_pytorch_utils as reader
 
     monkeypatch.setattr(reader, "is_gguf_available", lambda: False)
-    with pytest.raises(UserError, match=r"package gguf, which is not installed.*pip install gguf"):
-        load_model(str(file))
+    refuses(r"package gguf, which is not installed.*pip install gguf", load_model, str(file))

@@ -1,5 +1,7 @@
 """Merged adapters, which give the logits of the model with the adapter beside it."""
 
+from functools import partial
+
 import peft
 import pytest
 import torch
@@ -7,23 +9,19 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
 )
 
 from layerlab.loading.packed.merging import merge
 from layerlab.loading.weights.saved import load_saved
+from tests.support.packed_folder import TOKENS, sizes, small_llama
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PEFT's
-SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-TOKENS = torch.arange(3, 23)[None]
 
 
-def _llama(tied=False):
-    return LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, tie_word_embeddings=tied))
+_llama = partial(small_llama, 32)
+_tied = partial(_llama, tied=True)
 
 
 def _gpt2():
@@ -31,7 +29,7 @@ def _gpt2():
 
 
 def _mixtral():
-    return MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, num_local_experts=4))
+    return MixtralForCausalLM(MixtralConfig(**sizes(32), num_local_experts=4))
 
 
 def _lora(*targets, **more):
@@ -65,23 +63,23 @@ CASES = {
     "linear": (_llama, _lora("q_proj", "down_proj", use_rslora=True), False),
     "magnitudes": (_llama, _lora("q_proj", use_dora=True), False),
     "inputs first": (_gpt2, _lora("c_attn", "c_proj", fan_in_fan_out=True), True),
-    "embedding": (lambda: _llama(True), _lora("q_proj", "embed_tokens"), False),
-    "head": (lambda: _llama(True), _lora("q_proj", "lm_head"), False),
-    "both ends": (lambda: _llama(True), _lora("q_proj", modules_to_save=ENDS), False),
-    "rows": (lambda: _llama(True), _lora("q_proj", trainable_token_indices=[3, 5]), True),
-    "rows apart": (lambda: _llama(True), _lora("q_proj", trainable_token_indices=HEAD_ROWS), False),
-    "rows of the head": (
-        lambda: _llama(True),
-        _lora("q_proj", trainable_token_indices={"lm_head": [4]}),
-        False,
-    ),
-    "both ends by LoRA": (lambda: _llama(True), _lora(*ENDS, ensure_weight_tying=True), False),
+    "embedding": (_tied, _lora("q_proj", "embed_tokens"), False),
+    "head": (_tied, _lora("q_proj", "lm_head"), False),
+    "both ends": (_tied, _lora("q_proj", modules_to_save=ENDS), False),
+    "rows": (_tied, _lora("q_proj", trainable_token_indices=[3, 5]), True),
+    "rows apart": (_tied, _lora("q_proj", trainable_token_indices=HEAD_ROWS), False),
+    "rows of the head": (_tied, _lora("q_proj", trainable_token_indices={"lm_head": [4]}), False),
+    "both ends by LoRA": (_tied, _lora(*ENDS, ensure_weight_tying=True), False),
     "norms": (_llama, _lora("q_proj", modules_to_save=["input_layernorm", "norm"]), False),
     "principal parts": (_llama, _lora("q_proj", init_lora_weights="pissa"), False),
     "bank of vectors": (_llama, peft.VBLoRAConfig(r=2, **BANK), False),
     "experts": (_mixtral, _lora("q_proj", target_parameters=EXPERTS), False),
     "scales": (_llama, peft.IA3Config(**IA3), False),
-    "turned": (_llama, peft.OFTConfig(r=0, oft_block_size=8, target_modules=["q_proj"]), False),
+    "turned": (
+        _llama,
+        peft.OFTConfig(r=0, oft_block_size=8, target_modules=["q_proj"]),
+        False,
+    ),
 }
 
 
@@ -104,7 +102,7 @@ def test_logits_are_those_with_the_adapter_beside_the_model(case, tmp_path):
 @pytest.mark.parametrize("more", [{}, {"modules_to_save": ENDS}, {"trainable_token_indices": [70]}])
 def test_takes_the_rows_of_an_adapter_with_more_tokens(more, tied, tmp_path):
     torch.manual_seed(0)
-    adapted = _save(_llama(tied), _lora("q_proj", **more), tmp_path, rows=72)
+    adapted = _save(_llama(tied=tied), _lora("q_proj", **more), tmp_path, rows=72)
     merged, _ = _merge(tmp_path)
     assert merged.config.vocab_size == 72
     tokens = torch.cat([TOKENS, TOKENS + 49], 1)
@@ -113,7 +111,7 @@ def test_takes_the_rows_of_an_adapter_with_more_tokens(more, tied, tmp_path):
 
 
 def test_refuses_an_adapter_of_layers_that_stand_twice(tmp_path):
-    _save(_llama(True), _lora("q_proj", layer_replication=[[0, 2], [1, 2]]), tmp_path)
+    _save(_tied(), _lora("q_proj", layer_replication=[[0, 2], [1, 2]]), tmp_path)
     with pytest.raises(ValueError, match=r"q_proj\.weight is the weight of 2 modules"):
         _merge(tmp_path)
 

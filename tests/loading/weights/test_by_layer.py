@@ -15,6 +15,7 @@ from layerlab.loading.weights.by_layer import layer_tensors, read_layers
 from layerlab.loading.weights.matrices import read_matrices
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
+from tests.support.refused import refuses
 
 FIELDS = ("query", "key", "value", "output", "query_bias", "gain", "shift", "output_bias")
 
@@ -194,5 +195,4 @@ FOLDERS: list[tuple[Callable[[Path], object], str, bytes, str]] = [
 @pytest.mark.parametrize(("read", "name", "content", "said"), FOLDERS)
 def test_a_folder_that_cannot_be_read_is_one_clear_line(tmp_path, read, name, content, said):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=said):
-        read(tmp_path)
+    refuses(said, read, tmp_path)

@@ -10,6 +10,7 @@ import pytest
 
 import layerlab
 from layerlab import UserError
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, records, write
 
 LOSSES: dict[str, dict[int, float | None]] = {
@@ -106,8 +107,7 @@ def test_an_arm_of_which_no_run_has_finished_is_refused(arm, place):
 def test_a_changed_journal_is_refused(place):
     file = next(place.glob("runs/gpt2-s2*")) / "events.jsonl"
     file.write_text(file.read_text("utf-8").replace("3.2895", "1.2895"), "utf-8")
-    with pytest.raises(UserError, match=r"is not believed: its nats is 3[.]2895, and the last"):
-        layerlab.judge(place)
+    refuses(r"is not believed: its nats is 3[.]2895, and the last", layerlab.judge, place)
 
 
 @pytest.mark.full

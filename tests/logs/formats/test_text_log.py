@@ -8,7 +8,7 @@ import pytest
 
 from layerlab import UserError
 from tests.logs.written import ROWS, check, put, read
-from tests.support.refused import refusal
+from tests.support.refused import refusal, refuses
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,7 @@ def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(tmp_pat
     rows = [(row["step"], row["loss"]) for row in ROWS]
     text = "\n".join(f"step {a} loss 9.5\n{line.format(a, b)}" for a, b in rows)
     path = put(tmp_path / "plain-s1.log", text)
-    with pytest.raises(UserError, match=r"be of held-out text and are not read, as .*; type"):
-        read(path)
+    refuses(r"be of held-out text and are not read, as .*; type", read, path)
     assert set(read(path, loss="loss")[0].losses) == {9.5}
 
 
@@ -163,8 +162,7 @@ def test_what_trainer_prints_has_no_step_and_is_read_by_its_epochs(tmp_path, mar
 def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(tmp_path):
     lines = [f"step {row['step']} loss {row['loss']}, val ppl 9.5" for row in ROWS]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
-    with pytest.raises(UserError, match=r"are not read, as 'step 10 loss 3\.5, val ppl 9\.5'"):
-        read(path)
+    refuses(r"are not read, as 'step 10 loss 3\.5, val ppl 9\.5'", read, path)
     check(read(path, loss="loss")[0], "plain", "1")
 
 
@@ -259,8 +257,7 @@ def test_a_last_line_without_an_end_is_known(tmp_path, name):
 def test_plain_losses_behind_unlike_words_are_refused(tmp_path):
     lines = [f"{word}step {r['step']} loss {r['loss']}" for r in ROWS for word in ("", "probe: ")]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
-    with pytest.raises(UserError, match=r"may be of unlike losses: 'step 10 .* and 'probe: step"):
-        read(path)
+    refuses(r"may be of unlike losses: 'step 10 .* and 'probe: step", read, path)
     (found,) = read(path, line=r"probe.*step (?P<step>\d+).*loss (?P<loss>\S+)")
     check(found, "plain", "1")
 
@@ -289,8 +286,7 @@ def test_lines_are_read_in_colours_and_with_other_signs(tmp_path, line):
 
 def test_a_line_that_is_not_known_is_shown(tmp_path):
     said = r"no line that nanoGPT would write, as 'after 5: loss 3\.2'; type --line"
-    with pytest.raises(UserError, match=said):
-        read(put(tmp_path / "a-s1.log", "begin\nafter 5: loss 3.2\n"))
+    refuses(said, read, put(tmp_path / "a-s1.log", "begin\nafter 5: loss 3.2\n"))
 
 
 @pytest.mark.parametrize(
@@ -305,8 +301,7 @@ def test_a_line_that_is_not_known_is_shown(tmp_path):
     ],
 )
 def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(tmp_path, line, said):
-    with pytest.raises(UserError, match=said):
-        read(put(tmp_path / "a-s1.log", f"step 5: {line}"))
+    refuses(said, read, put(tmp_path / "a-s1.log", f"step 5: {line}"))
 
 
 @pytest.mark.parametrize(
@@ -323,8 +318,7 @@ def test_a_score_behind_a_line_is_no_loss(tmp_path):
         put(tmp_path / "plain-s1.log", "\n".join(lines)),
         r"step (?P<step>\d+).* (?P<loss>\S+)",
     )
-    with pytest.raises(UserError, match=r"has 'acc_1' before the group loss .* type --loss acc_1="):
-        read(path, line=line)
+    refuses(r"has 'acc_1' before the group loss .* type --loss acc_1=", read, path, line=line)
     (found,) = read(path, line=line, loss="acc")
     check(found, "plain", "1")
     assert found.loss_name == "acc"
@@ -359,7 +353,6 @@ def test_a_unit_before_a_loss_is_no_word_of_it(tmp_path):
 def test_two_numbers_behind_a_loss_are_refused(tmp_path, pair):
     lines = [f"step {row['step']} | {pair.format(row['loss'])}" for row in ROWS]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
-    with pytest.raises(UserError, match="has two numbers behind a loss, as 'step 10"):
-        read(path)
+    refuses("has two numbers behind a loss, as 'step 10", read, path)
     (found,) = read(path, line=r"step (?P<step>\d+).*loss:? [^/]*/ ?(?P<loss>\S+)")
     check(found, "plain", "1")

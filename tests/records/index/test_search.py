@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import layerlab
-from layerlab import UserError
 from layerlab.records.index import search
 from layerlab.records.index.entry import LONGEST, Entry
 from layerlab.records.index.search import find_entries
@@ -21,6 +20,7 @@ from tests.ledger.written_campaign import write_campaign
 from tests.report.pages.test_evaluation import scored
 from tests.report.support.passed import passed
 from tests.report.support.race import race
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, record, runs, write
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -325,8 +325,7 @@ def test_a_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gone", "x" * 5_000, "null\0"])
 def test_a_folder_that_is_not_there_is_refused(name, tmp_path):
-    with pytest.raises(UserError, match="expected one that layerlab wrote into: type"):
-        find_entries(tmp_path / name)
+    refuses("expected one that layerlab wrote into: type", find_entries, tmp_path / name)
 
 
 def test_hidden_folders_and_other_files_are_no_entries(tmp_path):

@@ -51,22 +51,30 @@ def test_curves_are_drawn_from_the_folded_file(tmp_path):
     assert table["update"][0] == 2 and table["text"].str.cat(sep="\n") == lines
 
 
+def fold_alone(folder):
+    """Fold the runs of a comparison, and leave the two files alone."""
+    fold_runs(folder)
+    (folder / "runs").rename(folder / "away")
+
+
+def check_folding(folder):
+    before = bytes_in(folder)
+    fold_alone(folder)
+    unfold_runs(folder)
+    assert bytes_in(folder) == before
+
+
 @pytest.mark.parametrize(
     "line", ['{"update": true}', f'{{"update": {1 << 70}}}', '{"kind": "\\ud800", "update": 1}']
 )
 def test_lines_that_no_column_can_hold_are_folded_as_they_are(line, tmp_path):
     make_run(tmp_path, "a", f'{{"kind": "train", "update": 1}}\n{line}\n'.encode())
-    before = bytes_in(tmp_path)
-    fold_runs(tmp_path)
-    (tmp_path / "runs").rename(tmp_path / "away")
-    unfold_runs(tmp_path)
-    assert bytes_in(tmp_path) == before
+    check_folding(tmp_path)
 
 
 def test_a_text_that_is_no_unicode_is_one_line(tmp_path):
     make_run(tmp_path, "a", b"")
-    fold_runs(tmp_path)
-    (tmp_path / "runs").rename(tmp_path / "away")
+    fold_alone(tmp_path)
     texts = pa.array([b"\xff"]).view(pa.string())
     pq.write_table(pa.table({"run": ["a"], "text": texts}), tmp_path / CURVES)
     refuses("cannot unfold .*UTF8.*; get the file again", unfold_runs, tmp_path)
@@ -118,8 +126,7 @@ def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path, name):
 
 def test_files_that_are_damaged_are_named_on_one_line(tmp_path):
     make_run(tmp_path, "a", b"")
-    fold_runs(tmp_path)
-    (tmp_path / "runs").rename(tmp_path / "away")
+    fold_alone(tmp_path)
     whole = (tmp_path / CURVES).read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"PAR1" * 20):
         (tmp_path / CURVES).write_bytes(damaged)
@@ -138,8 +145,4 @@ def test_scores_are_folded_where_a_run_has_them(tmp_path):
     for name in ("a", "b"):
         make_run(tmp_path, name, b"")
     (tmp_path / "runs" / "b" / "scores.json").write_bytes(b'{"of": "b"}\r\n')
-    before = bytes_in(tmp_path)
-    fold_runs(tmp_path)
-    (tmp_path / "runs").rename(tmp_path / "away")
-    unfold_runs(tmp_path)
-    assert bytes_in(tmp_path) == before
+    check_folding(tmp_path)

@@ -62,7 +62,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "weights": lambda: inspection.render({**weighed(), "findings": []}),
     "features": lambda: inspection.render(clouded(["a"], layers=1)),
     "compare": lambda: comparison.render(raced()),
-    "run": lambda: comparison.render_run(single(updates=100)),
+    "run": lambda: comparison.render(single(updates=100), single=True),
     "adapt": lambda: adaptation.render(passed()),
     "vocabulary": lambda: vocabulary.render(proved()),
     "evaluate": lambda: evaluation.render(scored()),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from layerlab.report.pages.comparison import render, render_run
+from layerlab.report.pages.comparison import render
 from tests.report.support.race import race, single
 from tests.report.support.sample import HOSTILE
 from tests.report.support.window import PHONE
@@ -196,8 +196,8 @@ def test_hostile_names_stay_text_where_plots_show_them(window):
 
 @pytest.mark.full
 def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(window):
-    section = show(window(render_run(single())), "curves")
+    section = show(window(render(single(), single=True)), "curves")
     assert len(places(section)) == 1
-    empty = window(render_run({"name": "empty"}))
+    empty = window(render({"name": "empty"}, single=True))
     empty.wait_for_selector("section#curves[data-drawn]")
     assert "No run has such a curve yet." in empty.locator("#curves").inner_text()

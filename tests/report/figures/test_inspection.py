@@ -23,6 +23,7 @@ from tests.report.support.clouded import clouded, picture
 from tests.report.support.looked import looked
 from tests.report.support.reading import content, frames
 from tests.report.support.sample import HOSTILE, sample
+from tests.support.refused import refuses
 
 __all__ = ["really"]
 
@@ -227,8 +228,7 @@ def test_a_report_brings_its_figures_and_is_still_a_report(drawn, tmp_path):
     whole.save(folder, figures="svg")
     own = folder / "figures" / "mine.svg"
     own.write_text("mine")
-    with pytest.raises(UserError, match="something other than a report"):
-        whole.save(folder)
+    refuses("something other than a report", whole.save, folder)
     assert own.read_text() == "mine"
 
 

@@ -14,6 +14,15 @@ from tests.report.support.reading import frames as healthy
 COLUMNS = ("by", "part", "kl", "share", "saved", "flips", "change", "weights")
 
 
+def swapped(rows):
+    """What is found of rows of a swap."""
+    frames = {"swap": pd.DataFrame(rows, columns=list(COLUMNS))}
+    rule = next(one for one in RULES if one.name == "swapped")
+    (found,) = rule.judge(RuleData(card={}, frames=frames, measures={}))
+    assert "the weights of layer 0, 50 % of those" in found.sentence
+    return found
+
+
 @pytest.mark.parametrize(
     ("saved", "told"),
     [(0.25, "saves 25 %"), (-0.1, "saves nothing alone"), (0.0, "saves nothing alone")],
@@ -24,11 +33,7 @@ def test_a_part_that_saves_nothing_alone_is_told_so(saved, told):
         ("layer", "layer 0", 0.08, 0.8, saved, 0.0, 0.1, 50),
         ("layer", "layer 1", 0.01, 0.05, 0.3, 0.0, 0.1, 1),
     ]
-    frames = {"swap": pd.DataFrame(rows, columns=list(COLUMNS))}
-    rule = next(one for one in RULES if one.name == "swapped")
-    (found,) = rule.judge(RuleData(card={}, frames=frames, measures={}))
-    assert "the weights of layer 0, 50 % of those" in found.sentence
-    assert told in found.advice
+    assert told in swapped(rows).advice
 
 
 @pytest.mark.parametrize(("flips", "severity"), [(0.05, "info"), (0.051, "warning")])
@@ -38,10 +43,7 @@ def test_a_checkpoint_of_which_one_token_in_twenty_is_another_is_a_warning(flips
         ("layer", "layer 0", 0.08, 0.8, 0.25, 0.0, 0.1, 50),
         ("layer", "layer 1", 0.08, math.inf, 0.25, 0.0, 0.1, 50),
     ]
-    frames = {"swap": pd.DataFrame(rows, columns=list(COLUMNS))}
-    rule = next(one for one in RULES if one.name == "swapped")
-    (found,) = rule.judge(RuleData(card={}, frames=frames, measures={}))
-    assert "the weights of layer 0, 50 %" in found.sentence
+    found = swapped(rows)
     assert (found.severity, found.value, found.threshold) == (severity, flips, 0.05)
 
 

@@ -6,12 +6,12 @@ import re
 import pandas as pd
 import pytest
 
-from layerlab import UserError
 from layerlab.report.pages.adaptation import render, save_curriculum
 from layerlab.report.pages.adaptation_tables import sections
 from tests.report.support.passed import passed
 from tests.report.support.sample import HOSTILE
 from tests.report.support.window import PHONE
+from tests.support.refused import refuses
 
 
 def test_every_part_is_on_the_page():
@@ -36,8 +36,7 @@ def test_every_part_is_on_the_page():
 def test_what_is_missing_is_left_out_and_what_is_damaged_is_named():
     page = render({"name": "empty"}).partition("<script")[0]
     assert "empty" in page and "Contamination" not in page and "Samples" not in page
-    with pytest.raises(UserError, match="no content of an adaptation: 'stages' is damaged"):
-        render({"stages": 3})
+    refuses("no content of an adaptation: 'stages' is damaged", render, {"stages": 3})
 
 
 def test_a_stage_that_is_not_finished_is_told():

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
@@ -73,12 +74,25 @@ def test_whatever_a_token_holds_it_is_visible_short_and_writable(token):
     shown.encode()
 
 
-@pytest.mark.full
-def test_hostile_text_adds_no_tag_and_no_attribute_to_the_page():
-    calm = Tags(render(hostile("calm")))
-    wild = Tags(render(hostile(f"{HOSTILE}\" onload='x' {{{{7*7}}}}")))
+def compare_tags(draw: Callable[[str], str]) -> Tags:
+    """The page of a hostile text, whose tags and attributes are those of a calm one."""
+    calm, wild = Tags(draw("calm")), Tags(draw(f"{HOSTILE}\" onload='x' {{{{7*7}}}}"))
     assert [tag for tag, _ in wild.tags] == [tag for tag, _ in calm.tags]
     assert [sorted(a) for _, a in wild.tags] == [sorted(a) for _, a in calm.tags]
+    return wild
+
+
+def check_addresses(page: Tags) -> None:
+    """No tag names another file or an address."""
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "action", "data", "srcset", "poster"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("#", "data:")), (tag, target)
+
+
+@pytest.mark.full
+def test_hostile_text_adds_no_tag_and_no_attribute_to_the_page():
+    wild = compare_tags(lambda words: render(hostile(words)))
     assert "onerror" not in {name for _, attributes in wild.tags for name in attributes}
 
 
@@ -100,11 +114,18 @@ def hostile(words: str):
 @pytest.mark.full
 def test_the_page_names_no_other_file_and_no_address():
     page = Tags(render(sample()))
-    for tag, attributes in page.tags:
-        for name in ("src", "href", "action", "data", "srcset", "poster"):
-            target = attributes.get(name)
-            assert target is None or target.startswith(("#", "data:")), (tag, target)
+    check_addresses(page)
     assert {tag for tag, _ in page.tags}.isdisjoint({"iframe", "object", "embed", "base", "form"})
+
+
+def test_translated_words_stand_in_the_order_of_the_script():
+    """So the same content gives the same bytes, whatever the seed of Python's hashes."""
+    page = render(sample(["a"]), "zh")
+    words = list(json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["words"])
+    spoken = re.findall(r'\b(?:say|parts)\(\s*("(?:[^"\\]|\\.)*")', Tags(page).running[0])
+    said = [one for one in dict.fromkeys(map(json.loads, spoken)) if one in words]
+    assert words[: len(said)] == said and len(said) > 9
+    assert words[len(said) :] == sorted(words[len(said) :])
 
 
 @pytest.mark.full

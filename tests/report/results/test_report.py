@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from layerlab import UserError
 from layerlab.records.parse import check_digest
 from layerlab.report.findings.find import Finding, find
 from layerlab.report.results.report import Report, load_report
@@ -93,8 +92,7 @@ def test_a_report_that_was_edited_is_not_loaded(tmp_path):
     content = json.loads(file.read_text("utf-8"))
     content["models"][0]["parameters"] = 7
     file.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(UserError, match=r"report\.json is damaged: it is not what was written"):
-        load_report(file)
+    refuses(r"report\.json is damaged: it is not what was written", load_report, file)
     # A file of before there were digests is read as it stands.
     del content["digest"]
     file.write_text(json.dumps(content), "utf-8")
@@ -248,8 +246,7 @@ def test_a_report_loads_without_torch(tmp_path):
 
 def test_two_models_of_one_name_are_refused():
     twins = {**report().to_dict(), "models": [card("twin"), card("twin")]}
-    with pytest.raises(UserError, match="two models of the report are called 'twin'"):
-        Report(twins)
+    refuses("two models of the report are called 'twin'", Report, twins)
 
 
 def test_a_remark_is_called_one_in_its_count_and_in_its_line():

@@ -1,7 +1,7 @@
 """Readings of a healthy model, drawn so that no rule has a reason to speak."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -15,46 +15,8 @@ from layerlab.report.results.source_notes import notes
 
 LAYERS, HEADS, SEQUENCES, TOKENS, WIDTH = 6, 4, 2, 256, 64
 Frames = dict[str, pd.DataFrame]
+Draw = Callable[[pd.DataFrame, np.random.Generator], dict[str, Any]]
 
-COLUMNS = {
-    "diversity": (("sequence", "layer", "place"), ("diversity", "relative_residual", "cosine")),
-    "dimension": (("layer",), ("effective_dimension", "effective_rank", "tokens")),
-    "stream": (
-        ("sequence", "layer"),
-        (
-            *("norm", "attention_share", "ffn_share", "largest", "largest_token"),
-            *("largest_channel", "median", "massive", "kurtosis"),
-        ),
-    ),
-    "spectrum": (
-        ("sequence", "layer", "head"),
-        (
-            *("norm", "lower", "upper", "column_bound", "token_bound", "row_sum_min"),
-            *("uniform_ratio", "contraction"),
-        ),
-    ),
-    "attention": (
-        ("sequence", "layer", "head"),
-        ("entropy", "sink_mass", "logit_max", "logit_range"),
-    ),
-    "querykey": (("layer", "head"), ("norm", "smallest", "condition", "abs_norm", "prenorm_bound")),
-    "lipschitz": (("sequence", "layer"), ("local", "weights", "gradient")),
-    "gain": (
-        ("sequence", "layer", "sublayer"),
-        ("measured", "bound", "factor", "tightness", "violated"),
-    ),
-}
-COLUMNS |= {
-    "rounding": (("sequence", "layer", "format"), ("mean", "predicted", "running")),
-    "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss_change")),
-    "attribution": (("format", "by", "part"), ("share",)),
-    "saliency": (("layer", "position", "token"), ("l1", "earlier")),
-    "ablation": (("layer", "component", "head"), ("change", "error", "texts")),
-    "matrices": (
-        ("layer", "matrix"),
-        ("alpha", "error", "distance", "rank", "full_rank", "dead_rows", "dead_columns"),
-    ),
-}
 BOUNDS = {
     "spectrum": [
         {"column": "norm", "limit": "column_bound", "side": "upper", "source": "spectral25"},
@@ -95,7 +57,7 @@ def measures(**not_applicable: str) -> list[dict[str, Any]]:
             "equation": "x = x",
             "per": list(per),
             "columns": {column: f"the {column}" for column in columns},
-            "plot": [columns[0]],
+            "plot": columns[:1],
             "better": None,
             "bounds": BOUNDS.get(name, []),
             "not_applicable": [
@@ -105,8 +67,18 @@ def measures(**not_applicable: str) -> list[dict[str, Any]]:
             ],
             "notes": [],
         }
-        for name, (per, columns) in COLUMNS.items()
+        for name, (per, columns) in _declared().items()
     ]
+
+
+@cache
+def _declared() -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """The axes and the columns of every measure."""
+    tables = frames()
+    return {
+        name: (per, [str(one) for one in tables[name] if one not in ("model", *per)])
+        for name, (per, _) in _HEALTHY.items()
+    }
 
 
 def content(*cards: dict[str, Any], tokens: int = TOKENS, **changes: Any) -> dict[str, Any]:
@@ -133,12 +105,14 @@ def content(*cards: dict[str, Any], tokens: int = TOKENS, **changes: Any) -> dic
     return {**entry, **changes}
 
 
-def report(only: Collection[str] = tuple(COLUMNS), **changes: Any) -> Report:
+def report(only: Collection[str] = (), **changes: Any) -> Report:
     """A small report with a finding and notes.
 
     Args:
-        only: the measures that it has; what a folder does with a report takes no more than a few.
+        only: the measures that it has, all unless some are named; what a folder does with a report
+            takes no more than a few.
     """
+    only = only or tuple(_HEALTHY)
     heard = {name: changes[name] for name in ("models", "measures", "text") if name in changes}
     tables, said = _judged(tuple(only), json.dumps(heard))
     taken = [one for one in measures() if one["name"] in only]
@@ -166,16 +140,15 @@ def frames(*names: str, seed: int = 0) -> Frames:
 def _frames(names: tuple[str, ...], seed: int) -> Frames:
     generator = np.random.default_rng(seed)
     drawn = [_model(name, generator) for name in names]
-    return {name: pd.concat([one[name] for one in drawn], ignore_index=True) for name in COLUMNS}
+    return {name: pd.concat([one[name] for one in drawn], ignore_index=True) for name in _HEALTHY}
 
 
 def _model(name: str, generator: np.random.Generator) -> Frames:
     made = {}
-    for frame, (per, columns) in COLUMNS.items():
+    for frame, (per, draw) in _HEALTHY.items():
         whole = ("diversity", "dimension", "stream", "rounding", "saliency")
         rows = _rows(per, first=EMBEDDING if frame in whole else 0)
-        drawn = _HEALTHY[frame](rows, generator)
-        made[frame] = rows.assign(**{column: drawn[column] for column in columns})
+        made[frame] = rows.assign(**draw(rows, generator))
         made[frame].insert(0, "model", name)
     return made
 
@@ -279,15 +252,8 @@ def _lipschitz(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
 def _gain(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     measured = _between(0.3, 0.9, rows, draw)
     bound = np.where(rows["sublayer"] == "attention", 3 * measured, np.nan)
-    factor = np.where(rows["sublayer"] == "attention", 3 * measured, np.nan)
-    tightness = bound / measured
-    return {
-        "measured": measured,
-        "bound": bound,
-        "factor": factor,
-        "tightness": tightness,
-        "violated": False,
-    }
+    ratios = {"bound": bound, "factor": bound, "tightness": bound / measured}
+    return {"measured": measured, **ratios, "violated": False}
 
 
 def _rounding(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
@@ -316,19 +282,20 @@ def _matrices(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     return {"alpha": _between(2.5, 5, rows, draw), "error": 0.3, "distance": 0.05, **whole}
 
 
-_HEALTHY = {
-    "diversity": _diversity,
-    "dimension": _dimension,
-    "stream": _stream,
-    "spectrum": _spectrum,
-    "attention": _attention,
-    "querykey": _querykey,
-    "lipschitz": _lipschitz,
-    "gain": _gain,
-    "rounding": _rounding,
-    "logits": _logits,
-    "attribution": _attribution,
-    "saliency": _saliency,
-    "ablation": _ablation,
-    "matrices": _matrices,
+# Of each measure the axes, and what draws its columns.
+_HEALTHY: dict[str, tuple[tuple[str, ...], Draw]] = {
+    "diversity": (("sequence", "layer", "place"), _diversity),
+    "dimension": (("layer",), _dimension),
+    "stream": (("sequence", "layer"), _stream),
+    "spectrum": (("sequence", "layer", "head"), _spectrum),
+    "attention": (("sequence", "layer", "head"), _attention),
+    "querykey": (("layer", "head"), _querykey),
+    "lipschitz": (("sequence", "layer"), _lipschitz),
+    "gain": (("sequence", "layer", "sublayer"), _gain),
+    "rounding": (("sequence", "layer", "format"), _rounding),
+    "logits": (("sequence", "format", "mode"), _logits),
+    "attribution": (("format", "by", "part"), _attribution),
+    "saliency": (("layer", "position", "token"), _saliency),
+    "ablation": (("layer", "component", "head"), _ablation),
+    "matrices": (("layer", "matrix"), _matrices),
 }

@@ -29,7 +29,7 @@ def inspected() -> str:
 PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
     "inspect": (inspected, {"text": "a b.txt", "samples": "2", "load": ["own.py"]}),
     "compare": (lambda: comparison.render(race()), {"recipe": "recipe.toml"}),
-    "train": (lambda: comparison.render_run(single()), {"recipe": "recipe.toml"}),
+    "train": (lambda: comparison.render(single(), single=True), {"recipe": "recipe.toml"}),
     "evaluate": (lambda: evaluation.render(scored()), {"suite": "boolq", "limit": 40}),
     "adapt": (lambda: adaptation.render(passed()), {"recipe": "recipe.toml"}),
     "vocabulary": (lambda: vocabulary.render(proved()), {"size": "+20"}),
@@ -67,8 +67,8 @@ def test_files_that_a_recipe_names_are_loaded(kind):
         "compare": lambda: comparison.render(
             {**race(), "recipe": {"compare": {"arms": ["llama", own, {**own, "name": "b"}]}}}
         ),
-        "train": lambda: comparison.render_run(
-            {**single(), "recipe": {"model": {"load": ["ideas/my own.py"]}}}
+        "train": lambda: comparison.render(
+            {**single(), "recipe": {"model": {"load": ["ideas/my own.py"]}}}, single=True
         ),
         "adapt": lambda: adaptation.render({**passed(), "recipe": {"base": own}}),
     }[kind]()

@@ -23,6 +23,7 @@ from layerlab.system.untrusted import trust
 from layerlab.system.untrusted.trust import GRANTS
 from layerlab.training.run_spec import write_run
 from tests.support.forked import python
+from tests.support.refused import refuses
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
@@ -249,8 +250,7 @@ def test_a_worker_runs_the_very_file_that_was_asked_for(stranger):
 
 
 def test_in_python_a_loaded_file_is_asked_for(stranger):
-    with pytest.raises(UserError, match="trust_recipe=True"):
-        layerlab.compare(stranger, progress=False)
+    refuses("trust_recipe=True", layerlab.compare, stranger, progress=False)
     layerlab.load("own idea.py")
     assert len(prepare(stranger, Path("runs")).runs) == 4
 

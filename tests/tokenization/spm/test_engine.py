@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from layerlab import UserError
 from layerlab.tokenization.convert import convert_sentencepiece
 from layerlab.tokenization.load import engine
 from layerlab.tokenization.vocabulary.extend import extend
 from layerlab.tokenization.vocabulary.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW
+from tests.support.refused import refuses
 from tests.tokenization.spm.protos import change, needed, train
 
 pytestmark = needed
@@ -78,8 +78,7 @@ def test_a_piece_that_only_a_lookup_gives_is_refused(tmp_path):
     path = tmp_path / "own.model"
     train(path, "bpe", user_defined_symbols=["the"])
     change(path, lambda proto: proto.pieces.add(piece="qqxq", score=-1.0))
-    with pytest.raises(UserError, match="has user-defined symbols, which have to be looked up"):
-        convert_sentencepiece(path)
+    refuses("has user-defined symbols, which have to be looked up", convert_sentencepiece, path)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

@@ -11,12 +11,12 @@ import pytest
 import typer
 from transformers import AutoTokenizer
 
-from layerlab import UserError
 from layerlab.cli.adapt.group import Stages
 from layerlab.tokenization.published_rates import TABLE, questions
 from layerlab.tokenization.vocabulary.change import VocabularyRequest, change, parse_size
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
 from tests.support.forked import python
+from tests.support.refused import refuses
 
 QUESTION = {"passage": None, "question": "被告人的行为是？", "options": ["(A)盗窃", "(B)诈骗"]}
 
@@ -150,8 +150,7 @@ def test_sizes_are_read():
 def test_questions_are_read_with_their_options(place, monkeypatch):
     assert questions() == ["被告人的行为是？\n(A)盗窃\n(B)诈骗"] * 2
     (place / "data" / "agieval" / "agieval-v1.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(UserError, match="jec-qa is not here"):
-        questions()
+    refuses("jec-qa is not here", questions)
 
 
 def test_the_real_questions_are_read(data):
