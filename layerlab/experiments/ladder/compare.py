@@ -240,7 +240,7 @@ def _row(
         describe_trend(trend, unit),
         *(describe_forecast(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),
-        "planned runs are missing, so this is not final" if _missing(at) else "",
+        "planned runs are missing, so this is not final" if any(row["missing"] for row in at) else "",
     ]
     return {
         "arm": name,
@@ -253,10 +253,6 @@ def _row(
         "band": _band(arm),
         "said": "; ".join(part for part in parts if part) + ".",
     }
-
-
-def _missing(at: Sequence[Mapping[str, Any]]) -> bool:
-    return any(row["missing"] for row in at)
 
 
 def _turn(row: Mapping[str, Any]) -> Json:
