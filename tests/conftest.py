@@ -224,6 +224,12 @@ def tiny() -> "Callable[..., PreTrainedModel]":
     return build
 
 
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache in the folder of the test, with nothing in it."""
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of shared data; tests that need it are skipped where it is absent."""

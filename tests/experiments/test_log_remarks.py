@@ -12,6 +12,7 @@ from layerlab.experiments.log_remarks import list_remarks
 from layerlab.experiments.log_values import JudgedStep
 from tests.experiments.test_judge_logs import judged, log, pair
 from tests.logs.written import put, write_csv
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -130,15 +131,13 @@ def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path):
 
 def test_two_sets_under_one_name_are_refused(tmp_path):
     text = "[c4] step 100: val loss 4.7\n[wiki] step 101: val loss 5.2\n"
-    with pytest.raises(UserError, match="may be of unlike losses: "):
-        layerlab.judge(put(tmp_path / "a-s1.log", text))
+    refuses("may be of unlike losses: ", layerlab.judge, put(tmp_path / "a-s1.log", text))
 
 
 def test_counted_rows_are_held_against_no_steps(tmp_path):
     logs = [*pair()]
     logs[0] = log("plain", 0, 3.0, step_name="rows")
-    with pytest.raises(UserError, match=r"are counted in 'step' .* and those of .* in 'rows'"):
-        judged(logs, JudgedStep())
+    refuses(r"are counted in 'step' .* and those of .* in 'rows'", judged, logs, JudgedStep())
 
 
 @pytest.mark.parametrize("name", ["num_input_tokens_seen", "train/tokens"])

@@ -17,6 +17,7 @@ from layerlab.evaluation.results.question_remarks import describe_sentences
 from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import language
 from tests.evaluation.paired.written_samples import DATE, judged_sample, sample, write, write_scores
+from tests.support.refused import refuses
 
 # What stands in a sentence and is no English: names, and options to type.
 NAMES = {*("base", "tuned", "other", "law", "length", "passages", "passage"), "cluster", "none"} | {
@@ -83,8 +84,7 @@ def test_every_question_that_flipped_is_kept(three):
     assert first["text"] == f"Question {first['question']}. Answer:" and first["right"] == "yes"
     assert (first["said"], first["against_said"]) == ("yes", "no")
     assert len(found.frame("flipped")) == len(found.content["flipped"])
-    with pytest.raises(UserError, match="paired evaluations have no part 'curves'; expected one"):
-        found.frame("curves")  # type: ignore[arg-type]
+    refuses("paired evaluations have no part 'curves'; expected one", found.frame, "curves")  # type: ignore[arg-type]
 
 
 def shared(tmp_path: Path, field: str = "passage") -> list[Path]:
@@ -196,8 +196,7 @@ def test_the_page_has_every_flip_and_its_numbers_beside(lang, three, tmp_path):
     assert again[:2] == ["layerlab", "judge"] and str(three[0]) in again
     layerlab.judge(three, out=out)  # over its own
     (out / "report.html").write_text("mine")
-    with pytest.raises(UserError, match="holds something other than paired evaluations: report"):
-        layerlab.judge(three, out=out)
+    refuses("holds something other than paired evaluations: report", layerlab.judge, three, out=out)
 
 
 def test_no_sentence_of_the_chinese_page_is_left_in_english():
@@ -321,8 +320,7 @@ def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
     assert sure == [1, 2]
     assert layerlab.judge(places).rows[0]["within"] is None
     for margin, said in ((0, "expected a number above 0"), (float("nan"), "is nan; expected")):
-        with pytest.raises(UserError, match=said):
-            layerlab.judge(places, margin=margin)
+        refuses(said, layerlab.judge, places, margin=margin)
 
 
 def test_a_margin_that_is_passed_by_chance_is_not_decided(tmp_path):

@@ -107,9 +107,9 @@ def test_a_rate_that_diverged_before_is_not_chosen_and_one_that_diverges_now_cou
     assert set(found.values) == {3, 4} and {found.rates[seed][0] for seed in (3, 4)} == {RATES[1]}
 
 
-def text_of(spread: float, noise: float, blocks: int = 64, seeds: int = 5) -> tuple[Any, Any]:
+def text_of(spread: float, noise: float) -> tuple[Any, Any]:
     """Two arms whose blocks differ by the text, the seed and chance."""
-    rng = np.random.default_rng(0)
+    rng, blocks = np.random.default_rng(0), 64
     by_text = rng.normal(0, spread, blocks)
 
     def arm(own: float) -> Any:
@@ -117,7 +117,7 @@ def text_of(spread: float, noise: float, blocks: int = 64, seeds: int = 5) -> tu
             nats = 3 + own * by_text + rng.normal(0, noise, blocks)
             return {"nats": nats.tolist(), "tokens": [16] * blocks}
 
-        return side(lambda rate, seed: 3.0, seeds=seeds, blocks=kept, rates=[1e-3])
+        return side(lambda rate, seed: 3.0, seeds=5, blocks=kept, rates=[1e-3])
 
     return arm(1.0), arm(0.0)
 
