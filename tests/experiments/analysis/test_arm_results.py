@@ -140,7 +140,6 @@ def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks():
 
 def test_a_seed_of_a_grid_is_missing_without_one_rate_and_of_a_search_only_without_all():
     given = recipe(learning_rates=RATES, seeds=[2, 1]).compare
-    assert given is not None
     found = side(lambda rate, seed: 3.0, seeds=1, rates=RATES[:2])
     assert missing_seeds(given, found) == [2, 1]
     assert missing_seeds(given.model_copy(update={"search": "optuna"}), found) == [2]

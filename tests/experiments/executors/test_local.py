@@ -67,8 +67,7 @@ def test_memory_is_that_of_the_run_and_not_of_what_came_before(tmp_path, own_cac
 
 
 def told(run: RunSpec, out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / run.name / "result.json").read_text())
-    return found
+    return json.loads((out / run.name / "result.json").read_text())
 
 
 def attempts(run: RunSpec, out: Path) -> int:

@@ -99,7 +99,6 @@ def test_a_signal_leaves_a_checkpoint_of_every_arm_to_go_on_from(tmp_path, monke
     run_in_lockstep(runs, out, NullProgress())
     for run in runs:
         found = read_result(out / run.name)
-        assert found is not None
         assert found["weights"] == train_run(run, tmp_path / "alone" / run.name)["weights"]
 
 

@@ -204,7 +204,6 @@ def test_a_section_declares_what_it_varies():
     section = recipe(
         learning_rates=[1e-3, 1e-2], match="time", allowed_differences=["machine.*"]
     ).compare
-    assert section is not None
     assert VariedSettings.of(section) == VariedSettings(
         differ=("machine.*",), rates=True, time=True
     )

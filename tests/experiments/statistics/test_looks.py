@@ -63,7 +63,6 @@ def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word():
 @pytest.mark.full
 def test_larger_effects_take_fewer_runs_and_none_takes_all():
     section = recipe(seeds=list(range(12)), looks=[3, 6, 12]).compare
-    assert section is not None
     found = expected_runs(section, 4)
     assert 48 >= found[0.0] > 46 and found[0.0] > found[2.0] > found[4.0] >= 12
     (said,) = describe_looks(section, 4)

@@ -191,7 +191,6 @@ def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(monkeypatch, t
 @needs_compiler
 def test_a_cache_that_cannot_be_written_costs_only_the_cache(monkeypatch, tmp_path):
     kept = kernel().path
-    assert kept is not None
     (tmp_path / "file").write_text("not a folder", "utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(home, "_compile", lambda target: shutil.copyfile(kept, target))
@@ -203,7 +202,6 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(monkeypatch, tmp_pa
 @needs_compiler
 def test_a_damaged_kernel_is_built_anew_once(monkeypatch, tmp_path):
     kept = kernel().path
-    assert kept is not None
     whole = kept.read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     built = []
@@ -214,7 +212,6 @@ def test_a_damaged_kernel_is_built_anew_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(home, "_compile", compile)
     first = home._obtain().path
-    assert first is not None
     for damaged in (whole[:9000], b""):
         # Under a new inode: the mapped one belongs to this process.
         first.unlink()

@@ -104,7 +104,6 @@ def test_advice_of_the_source_carries_its_uncertainty(monkeypatch):
     higher, control = literature_advice(search, BUDGET)
     assert "±" in higher.reason and f"is left on {search.tokens} tokens" in control.reason
     left = control.left
-    assert left is not None
     undecided = literature_advice(search, left - 1e-6)[1]
     assert undecided.verdict == OPEN and "within two standard errors" in undecided.reason
 

@@ -78,8 +78,7 @@ def draw(count: int = 4, length: int = 128) -> list[Tensor]:
 
 
 def call(model: Any, ids: Tensor) -> Tensor:
-    logits: Tensor = model(input_ids=ids[None], use_cache=False).logits
-    return logits
+    return model(input_ids=ids[None], use_cache=False).logits
 
 
 def compare(model: nn.Module, pieces: list[Tensor], name: str) -> tuple[Tensor, Tensor]:

@@ -55,8 +55,7 @@ def test_a_cache_in_fp8_is_named(model, pieces):
 
     def read(ids: Tensor) -> Tensor:
         cache = CacheInFp8(config=engine.config)
-        logits: Tensor = engine(input_ids=ids[None], past_key_values=cache).logits[0]
-        return logits
+        return engine(input_ids=ids[None], past_key_values=cache).logits[0]
 
     found = find(model, record(pieces, read), CANDIDATES[:1])
     assert found.cause is not None and found.cause.name == "cache quantized to fp8_e4m3"

@@ -38,8 +38,7 @@ ALL = torch.ones(1, dtype=torch.bool)
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    found: nn.Module = AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
-    return found
+    return AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
 
 
 @pytest.fixture(scope="module")

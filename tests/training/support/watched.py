@@ -29,8 +29,7 @@ def batch(seed: int, rows: int = 4, tokens: int = BLOCK) -> Tensor:
 
 
 def loss_of(model: Any, tokens: Tensor, **options: Any) -> Tensor:
-    loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False, **options).loss
-    return loss
+    return model(input_ids=tokens, labels=tokens, use_cache=False, **options).loss
 
 
 def read_once(
