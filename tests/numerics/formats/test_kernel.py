@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats import kernel as home
-from layerlab.numerics.formats.formats import FLOATS
+from layerlab.numerics.formats.formats import FLOATS, find
 from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.kernel import GRAIN, Kernel, compiler, kernel
 from layerlab.numerics.formats.round import rounder
 from layerlab.numerics.formats.round_reference import CHUNK
 from layerlab.numerics.formats.scalar import Rounding
-from tests.numerics.formats.test_round import floating
 from tests.support.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -129,7 +128,7 @@ def test_flushing_subnormal_numbers_to_zero_changes_nothing(dtype, switch, monke
 
 @needs_views
 def test_a_tensor_without_address_falls_back_to_pure_torch():
-    rounding = Rounding(floating("bf16"))
+    rounding = Rounding(find("bf16"))
     rounding(torch.ones(2))  # the kernel is at hand, were there an address
     x = torch.randn(3, 4)
     assert torch.equal(torch.vmap(rounding)(x), rounding(x))
