@@ -60,9 +60,7 @@ class Templates:
             found = self._known[text] = self._known.get(text) or self._compile(text)
             return found.render(**values)
         except _Null:
-            raise NullError(
-                f"the template {short_repr(text)} prints null, which would be read as the word None"
-            ) from None
+            raise NullError(_describe_null(text)) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             message = " ".join(str(error).split()) or type(error).__name__
             raise UserError(
@@ -83,6 +81,10 @@ class FilledTemplate:
     def render(self, **values: Any) -> str:
         """Fill the template in."""
         return self._owner.render(self._text, values)
+
+
+def _describe_null(text: str) -> str:
+    return f"the template {short_repr(text)} prints null, which would be read as the word None"
 
 
 def _refuse_null(value: Any) -> Any:
