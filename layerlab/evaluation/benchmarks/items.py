@@ -225,26 +225,26 @@ def _of_agieval(row: FileRow) -> Item:
 
 def _of_boolq(row: FileRow) -> Item:
     asked, passage = row.text("question"), row.text("passage")
-    return _labelled(row, asked, ("No", "Yes"), ("false", "true"), passage)
+    return _by_label(row, asked, ("No", "Yes"), ("false", "true"), passage)
 
 
 def _of_ax_b(row: FileRow) -> Item:
     asked, passage = row.text("sentence2"), row.text("sentence1")
-    return _labelled(row, asked, ("True", "False"), ("entailment", "not_entailment"), passage)
+    return _by_label(row, asked, ("True", "False"), ("entailment", "not_entailment"), passage)
 
 
 def _of_piqa(row: FileRow) -> Item:
     asked, options = row.text("goal"), (row.text("sol1"), row.text("sol2"))
-    return _labelled(row, asked, options, ("0", "1"))
+    return _by_label(row, asked, options, ("0", "1"))
 
 
 def _of_csl(row: FileRow) -> Item:
     asked, passage = "，".join(row.texts("keyword")), row.text("abst")
-    return _labelled(row, asked, ("否", "是"), ("0", "1"), passage)
+    return _by_label(row, asked, ("否", "是"), ("0", "1"), passage)
 
 
 def _of_eprstmt(row: FileRow) -> Item:
-    return _labelled(row, row.text("sentence"), ("消极", "积极"), ("negative", "positive"))
+    return _by_label(row, row.text("sentence"), ("消极", "积极"), ("negative", "positive"))
 
 
 def _of_summary(row: FileRow) -> Item:
@@ -255,7 +255,7 @@ def _of_summary(row: FileRow) -> Item:
     )
 
 
-def _labelled(
+def _by_label(
     row: FileRow, text: str, options: Sequence[str], labels: Sequence[str], passage: str = ""
 ) -> Item:
     """Return a question whose label names the right option; none where the split has no labels."""
