@@ -1,6 +1,6 @@
 """Remarks on somebody's logs beside a verdict: what may be other than it looks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -27,113 +27,100 @@ def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
     ]
 
 
-def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
-    again = [one for one in logs if one.again]
-    told = []
-    if again:
+def _describe_again(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    if again := [one for one in logs if one.again]:
         total = sum(one.again for one in again)
-        told.append(
+        yield (
             f"{total:,} readings of {len(again)} runs are of steps that were logged again; the "
             "last of each counts"
         )
-    back = [f"{one.name} (to {one.resumed:g})" for one in logs if one.resumed is not None]
-    if back:
-        told.append(
+    if back := [f"{one.name} (to {one.resumed:g})" for one in logs if one.resumed is not None]:
+        yield (
             "runs whose rows go back behind the step that is judged, as where a run was taken up "
             f"again or steps begin anew with each epoch: {', '.join(back)}"
         )
-    return told
 
 
-def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
-    cut = [f"{one.name} ({one.place})" for one in logs if one.cut]
-    if not cut:
-        return []
-    return [
-        "files that end within a line or a record, as where they are still written or their run "
-        f"was killed; what can be read there counts: {', '.join(cut)}"
-    ]
+def _describe_cut(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    if cut := [f"{one.name} ({one.place})" for one in logs if one.cut]:
+        yield (
+            "files that end within a line or a record, as where they are still written or their "
+            f"run was killed; what can be read there counts: {', '.join(cut)}"
+        )
 
 
-def _describe_planned(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return remarks on runs that were to make unlike numbers of updates, and on shorter ones."""
+def _describe_planned(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield remarks on runs that were to make unlike numbers of updates, and on shorter ones."""
     planned = {one.planned: one for one in logs if one.planned is not None}
-    told = []
     if len(planned) > 1:
         each = ", ".join(f"{steps:,} ({one.name})" for steps, one in sorted(planned.items()))
-        told.append(f"runs were to make unlike numbers of updates, as a schedule has them: {each}")
+        yield f"runs were to make unlike numbers of updates, as a schedule has them: {each}"
     short = [one for one in logs if one.planned is not None and one.steps[-1] < one.planned]
     if short:
         named = ", ".join(f"{one.name} ({one.steps[-1]:g} of {one.planned:,})" for one in short)
-        told.append(f"runs that made, or logged, fewer updates than they were to make: {named}")
-    return told
+        yield f"runs that made, or logged, fewer updates than they were to make: {named}"
 
 
-def _describe_blank(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on runs that go on for long behind the last loss that they have."""
+def _describe_blank(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on runs that go on for long behind the last loss that they have."""
     found = []
     for one in logs:
         apart = float(np.median(np.diff(one.steps))) if len(one.steps) > 1 else 0.0
         if one.blank is not None and one.blank - one.steps[-1] > 1.5 * apart:
             found.append(f"{one.name} ({one.steps[-1]:g} of {one.blank:g})")
-    if not found:
-        return []
-    return [f"runs that go on for long behind the last loss that was read: {', '.join(found)}"]
+    if found:
+        yield f"runs that go on for long behind the last loss that was read: {', '.join(found)}"
 
 
-def _describe_passed(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on logs beside those of a loss in training, where another may stand."""
+def _describe_passed(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on logs beside those of a loss in training, where another may stand."""
     left = [
         f"{', '.join(one.passed[:3])} ({one.name})"
         for one in logs
         if one.passed and one.loss_name.lower() not in HELD_OUT
     ]
-    return [f"logs of the same runs that were not read: {'; '.join(left)}"] if left else []
+    if left:
+        yield f"logs of the same runs that were not read: {'; '.join(left)}"
 
 
-def _describe_words(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on columns by which the readings of a run may be of several texts."""
-    names = list(dict.fromkeys(name for one in logs for name in one.words))
-    if not names:
-        return []
-    told = ", ".join(map(short_repr, names))
-    return [f"readings of a run have several words in {told}: of several texts, keep those of one"]
+def _describe_words(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on columns by which the readings of a run may be of several texts."""
+    if names := dict.fromkeys(name for one in logs for name in one.words):
+        told = ", ".join(map(short_repr, names))
+        yield f"readings of a run have several words in {told}: of several texts, keep those of one"
 
 
-def _describe_tokens(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on runs whose updates are of unlike numbers of tokens."""
+def _describe_tokens(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on runs whose updates are of unlike numbers of tokens."""
     told = sorted((one.tokens, one.name) for one in logs if one.tokens is not None)
-    if not told or told[-1][0] <= told[0][0] * (1 + ALIKE):
-        return []
-    (least, first), (most, last) = told[0], told[-1]
-    return [
-        f"updates are of unlike numbers of tokens: {least:,.0f} ({first}) to {most:,.0f} ({last}); "
-        "at one step runs have learned from unlike amounts of text"
-    ]
+    if told and told[-1][0] > told[0][0] * (1 + ALIKE):
+        (least, first), (most, last) = told[0], told[-1]
+        yield (
+            f"updates are of unlike numbers of tokens: {least:,.0f} ({first}) to {most:,.0f} "
+            f"({last}); at one step runs have learned from unlike amounts of text"
+        )
 
 
-def _describe_seeds(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on runs whose configurations have other seeds than they are paired by."""
+def _describe_seeds(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on runs whose configurations have other seeds than they are paired by."""
     told = []
     for one in logs:
         seeds = {str(own) for path, own in one.config.items() if path.split(".")[-1] == "seed"}
         if one.seed is not None and len(seeds) == 1 and one.seed not in seeds:
             told.append(f"{one.name} ({seeds.pop()})")
-    if not told:
-        return []
-    return [
-        f"{len(told)} configurations have other seeds than those by which runs are paired, as "
-        f"{', '.join(told[:MOST])}"
-    ]
+    if told:
+        yield (
+            f"{len(told)} configurations have other seeds than those by which runs are paired, as "
+            f"{', '.join(told[:MOST])}"
+        )
 
 
-def _describe_updates(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on runs that are judged by something else and made unlike updates by then."""
+def _describe_updates(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on runs that are judged by something else and made unlike updates by then."""
     told = sorted((one.updates, one.name) for one in logs if one.updates is not None)
-    if not told or told[0][0] == told[-1][0]:
-        return []
-    (least, first), (most, last) = told[0], told[-1]
-    return [
-        f"runs made unlike numbers of updates: {least:,.0f} ({first}) to {most:,.0f} ({last}) at "
-        "their last readings"
-    ]
+    if told and told[0][0] != told[-1][0]:
+        (least, first), (most, last) = told[0], told[-1]
+        yield (
+            f"runs made unlike numbers of updates: {least:,.0f} ({first}) to {most:,.0f} ({last}) "
+            "at their last readings"
+        )

@@ -1,7 +1,5 @@
 """Samples of the model under training: continuations of a recipe's prompts."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,33 +10,29 @@ from layerlab.system.rng import keep_device_state
 from layerlab.system.torch_settings import evaluation_mode
 
 
-def generate_samples(
-    model: Any, corpus: Any, evaluate: EvaluateSection, *, seed: int | None = None
-) -> list[tuple[str, str]]:
-    """Continue each prompt of a recipe with the model.
+def generate_samples(model: Any, corpus: Any, evaluate: EvaluateSection) -> list[tuple[str, str]]:
+    """Continue each prompt of a recipe with the model, by the likeliest token each time.
 
-    The likeliest token each time. With a seed, tokens are drawn by their probabilities. Neither
-    moves anybody's random state, nor the mode that the model is in. Of a prompt that leaves
-    too little room in the context, the last tokens are kept: half the context at least.
+    That moves neither anybody's random state, nor the mode that the model is in. Of a prompt that
+    leaves too little room in the context, the last tokens are kept: half the context at least.
 
     Args:
         corpus: for its tokenizer and its separator.
-        seed: of the draws.
     """
     if not evaluate.prompts:
         return []
     tokenizer, end = corpus.tokenizer, corpus.separator
     found = []
     # Growing sequences would compile layers anew for each length.
-    with _apart(model, seed), run_uncompiled(model):
+    with keep_device_state(), torch.no_grad(), evaluation_mode(model), run_uncompiled(model):
         for prompt in evaluate.prompts:
             given = tokenizer(prompt, add_special_tokens=False)["input_ids"] or [end]
-            added = _continue(model, given, end, evaluate.max_new_tokens, seed)
+            added = _continue(model, given, end, evaluate.max_new_tokens)
             found.append((prompt, tokenizer.decode(added)))
     return found
 
 
-def _continue(model: Any, given: list[int], end: int, length: int, seed: int | None) -> list[int]:
+def _continue(model: Any, given: list[int], end: int, length: int) -> list[int]:
     """Generate the tokens that follow others, without an end-of-text token."""
     context = model.config.max_position_embeddings
     room = max(context - length, context // 2, 1)
@@ -50,21 +44,9 @@ def _continue(model: Any, given: list[int], end: int, length: int, seed: int | N
         tokens,
         attention_mask=torch.ones_like(tokens),
         max_new_tokens=length,
-        do_sample=seed is not None,
-        # All of the distribution: what a family's own settings would cut off is of interest here.
-        **({} if seed is None else {"top_k": 0, "top_p": 1.0, "temperature": 1.0}),
+        do_sample=False,
         eos_token_id=end,
         pad_token_id=end,
     )
     added: list[int] = found[0, tokens.shape[1] :].tolist()
     return added[:-1] if added and added[-1] == end else added
-
-
-@contextmanager
-def _apart(model: Any, seed: int | None) -> Iterator[None]:
-    """Switch dropout off and use separate random numbers until the block ends."""
-    with keep_device_state(), torch.no_grad():
-        if seed is not None:
-            torch.manual_seed(seed)
-        with evaluation_mode(model):
-            yield

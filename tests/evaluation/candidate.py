@@ -36,7 +36,7 @@ task: {leaf}
 custom_dataset: !function reader.load
 test_split: test
 fewshot_split: dev
-fewshot_config: {{sampler: {sampler}}}
+fewshot_config: {{sampler: first_n}}
 num_fewshot: {shots}
 description: "Instruction.\\n\\n"
 doc_to_text: prompt
@@ -118,7 +118,6 @@ def task_folder(
     rows: Sequence[Any],
     *,
     shots: int = 3,
-    sampler: str = "first_n",
     kind: str = CHOICE,
 ) -> Path:
     """A folder with one task: the first five rows are its examples."""
@@ -127,6 +126,6 @@ def task_folder(
     (folder / "rows.json").write_text(json.dumps(content), encoding="utf-8")
     (folder / "reader.py").write_text(READER, encoding="utf-8")
     target = "gold" if kind is CHOICE else "prompt"
-    head = COMMON.format(leaf=LEAF, sampler=sampler, shots=shots, target=target)
+    head = COMMON.format(leaf=LEAF, shots=shots, target=target)
     (folder / "own.yaml").write_text(head + kind, encoding="utf-8")
     return folder

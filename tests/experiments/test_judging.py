@@ -61,6 +61,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Co
         assert not (folder / "cache").exists(), "something was read to judge"
 
 
+def rewrite(file: Path, value: Any, part: str, *names: str, sealed: bool = False) -> None:
+    """Put another value where these names lead in a file of JSON."""
+    content = place = json.loads(file.read_text())
+    for name in (part, *names)[:-1]:
+        place = place[name]
+    place[(part, *names)[-1]] = value
+    file.write_text(json.dumps(seal(content) if sealed else content))
+
+
 def plain(found: Comparison) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(json.dumps(found.content))
     del content["recipe"]["data"]["sources"]  # where the text lay
@@ -144,9 +153,7 @@ def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path):
 def test_notes_of_texts_are_those_of_the_runs(tmp_path):
     place = saved(tmp_path)
     for file in place.glob("runs/*/manifest.json"):
-        content = json.loads(file.read_text())
-        content["data"]["notes"] = ["brown is not here"]
-        file.write_text(json.dumps(content))
+        rewrite(file, ["brown is not here"], "data", "notes")
     assert layerlab.compare(place, judge=True).content["remarks"][-1] == "brown is not here"
 
 
@@ -185,39 +192,30 @@ def damaged(place: Path) -> Path:
 
 
 def mixed(place: Path) -> Path:
-    file = next(place.glob("runs/gpt2-s2*/manifest.json"))
-    content = json.loads(file.read_text())
-    content["data"]["digest"] = "d2"
-    file.write_text(json.dumps(content))
+    rewrite(next(place.glob("runs/gpt2-s2*/manifest.json")), "d2", "data", "digest")
     return place
 
 
 def strange(place: Path) -> Path:
     for file in place.glob("runs/*/manifest.json"):
-        content = json.loads(file.read_text())
-        content["recipe"]["train"]["updates"] = 7  # its name in 0.1
-        file.write_text(json.dumps(content))
+        rewrite(file, 7, "recipe", "train", "updates")  # its name in 0.1
     return place
 
 
 def unnamed(place: Path) -> Path:
     for file in (*place.glob("runs/*/manifest.json"), *place.glob("runs/*/result.json")):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "arm": "other"}))
+        rewrite(file, "other", "arm")
     return place
 
 
 def another(place: Path) -> Path:
-    content = json.loads((place / "comparison.json").read_text())
-    content["recipe"]["compare"] = None
-    (place / "comparison.json").write_text(json.dumps(seal(content)))
+    rewrite(place / "comparison.json", None, "recipe", "compare", sealed=True)
     return place
 
 
 def edited(place: Path) -> Path:
     """What counts as a difference is another by hand."""
-    content = json.loads((place / "comparison.json").read_text())
-    content["recipe"]["compare"]["confidence"] = 0.5
-    (place / "comparison.json").write_text(json.dumps(content))
+    rewrite(place / "comparison.json", 0.5, "recipe", "compare", "confidence")
     return place
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import layerlab
-from layerlab import UserError
 from layerlab.experiments.log_remarks import list_remarks
 from layerlab.experiments.log_values import JudgedStep
 from tests.experiments.test_judge_logs import judged, log, pair
 from tests.logs.written import put, write_csv
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -111,10 +111,8 @@ def test_a_copy_in_another_arm_is_remarked_on():
 @pytest.mark.parametrize("heading", ["Validation", "Running validation...", "=== eval ==="])
 def test_losses_below_a_heading_are_not_mixed(tmp_path, heading):
     text = f"Training\nstep 10 loss 4.79\n{heading}\nstep 15 loss 5.1\nTraining\nstep 20 loss 3.2\n"
-    with pytest.raises(
-        UserError, match="may be of held-out text and are not read, as 'step 15 loss"
-    ):
-        layerlab.judge(put(tmp_path / "a-s1.log", text))
+    said = "may be of held-out text and are not read, as 'step 15 loss"
+    refuses(said, layerlab.judge, put(tmp_path / "a-s1.log", text))
 
 
 def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path):
@@ -130,15 +128,12 @@ def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path):
 
 def test_two_sets_under_one_name_are_refused(tmp_path):
     text = "[c4] step 100: val loss 4.7\n[wiki] step 101: val loss 5.2\n"
-    with pytest.raises(UserError, match="may be of unlike losses: "):
-        layerlab.judge(put(tmp_path / "a-s1.log", text))
+    refuses("may be of unlike losses: ", layerlab.judge, put(tmp_path / "a-s1.log", text))
 
 
 def test_counted_rows_are_held_against_no_steps(tmp_path):
-    logs = [*pair()]
-    logs[0] = log("plain", 0, 3.0, step_name="rows")
-    with pytest.raises(UserError, match=r"are counted in 'step' .* and those of .* in 'rows'"):
-        judged(logs, JudgedStep())
+    logs = [log("plain", 0, 3.0, step_name="rows"), *pair()[1:]]
+    refuses(r"are counted in 'step' .* and those of .* in 'rows'", judged, logs, JudgedStep())
 
 
 @pytest.mark.parametrize("name", ["num_input_tokens_seen", "train/tokens"])
@@ -172,23 +167,15 @@ def test_unlike_updates_at_one_epoch_are_remarked_on(tmp_path):
                 for epoch in (1, 2)
             ]
             write_csv(tmp_path / f"{arm}-s{seed}" / "metrics.csv", rows)
-    told = [
-        one
-        for one in layerlab.judge(tmp_path, step="epoch").content["remarks"]
-        if one.startswith(
-            "runs made unlike numbers of updates: 1,000 (plain, seed 0) to 2,000 (wide"
-        )
-    ]
-    assert len(told) == 1
+    said = "runs made unlike numbers of updates: 1,000 (plain, seed 0) to 2,000 (wide"
+    told = layerlab.judge(tmp_path, step="epoch").content["remarks"]
+    assert sum(one.startswith(said) for one in told) == 1
 
 
 def test_seeds_of_configurations_are_held_against_those_of_pairs():
     logs = pair()
     same = [replace(one, config={"train.seed": int(one.seed or 0)}) for one in logs]
     assert not any("other seeds" in one for one in list_remarks(same))
-    (told,) = [
-        one
-        for one in list_remarks([replace(one, config={"seed": 42}) for one in logs])
-        if "other seeds" in one
-    ]
+    others = list_remarks([replace(one, config={"seed": 42}) for one in logs])
+    (told,) = [one for one in others if "other seeds" in one]
     assert told.startswith("8 configurations have other seeds") and "plain, seed 0 (42)" in told

@@ -9,15 +9,13 @@ import pytest
 from layerlab import UserError
 from layerlab.experiments.log_values import JudgedStep
 from tests.experiments.test_judge_logs import STEPS, judged, log, pair
+from tests.support.refused import refuses
 
 
 def test_readings_that_are_counted_in_different_things_are_not_compared():
     logs = pair()
     logs[5] = replace(logs[5], step_name="epoch")
-    with pytest.raises(
-        UserError, match=r"of wide, seed 1 are counted in 'epoch' \(wide-1.csv\) .* 0 in 'step'"
-    ):
-        judged(logs)
+    refuses(r"of wide, seed 1 are counted in 'epoch' \(wide-1.csv\) .* 0 in 'step'", judged, logs)
     assert judged([replace(one, step_name="epoch") for one in logs])["rows"][1]["n"] == 4
     logs[5] = replace(logs[5], step_name="Iteration")
     assert judged(logs)["rows"][1]["n"] == 4
@@ -27,10 +25,9 @@ def test_the_mean_over_a_run_is_no_last_loss():
     logs = [replace(one, loss_name="train_loss", mean=True) for one in pair()]
     assert judged(logs)["rows"][1]["n"] == 4
     logs[0] = replace(logs[0], loss_name="loss", mean=False)
-    with pytest.raises(
-        UserError, match=r"has 'train_loss', the mean over the run \(.*\) and plain, seed 0 'loss' "
-    ):
-        judged(logs)
+    refuses(
+        r"has 'train_loss', the mean over the run \(.*\) and plain, seed 0 'loss' ", judged, logs
+    )
 
 
 def test_means_over_windows_of_one_beginning_may_be_over_unlike_steps():
@@ -49,14 +46,12 @@ def test_a_run_that_is_lost_later_is_judged_where_the_others_are():
     bad = np.array([3.0, 2.9, math.nan])
     late = log("wide", 9, 3.0, steps=np.array([30.0, 60.0, 90.0]), losses=bad)
     logs = [*pair(), log("plain", 9, 3.02), late]
-    with pytest.raises(
-        UserError, match=r"wide, seed 9 .* no reading at step 50, and 1 of 10 runs .* at 60;"
-    ):
-        judged(logs, asked)
+    refuses(
+        r"wide, seed 9 .* no reading at step 50, and 1 of 10 runs .* at 60;", judged, logs, asked
+    )
     assert judged(logs, replace(asked, at=60))["rows"][1]["n"] == 5
     lost = replace(late, losses=np.array([3.0, math.nan, math.nan]))
-    with pytest.raises(UserError, match=r"wide, seed 9 .* no reading at step 50"):
-        judged([*logs[:-1], lost], asked)
+    refuses(r"wide, seed 9 .* no reading at step 50", judged, [*logs[:-1], lost], asked)
     row = judged([*logs[:-1], lost], replace(asked, at=70))["rows"][1]
     assert row["diverged"] == [9] and "its loss is nan at step 60" in row["said"]
     # Without a step that is named, the same is asked of one that goes on behind the others' end.

@@ -39,8 +39,7 @@ def judge(place: Path, *arms: str, **settings: Any) -> str:
 
 
 def arms_in(folder: Path) -> list[str]:
-    found: list[str] = json.loads((folder / "comparison.json").read_text("utf-8"))["arms"]
-    return found
+    return json.loads((folder / "comparison.json").read_text("utf-8"))["arms"]
 
 
 @pytest.mark.full

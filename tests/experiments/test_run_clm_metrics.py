@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from transformers import TrainerCallback
 from transformers.trainer_pt_utils import log_metrics, metrics_format
 
-from layerlab import UserError
 from layerlab.experiments.run_clm_metrics import _format, block, metrics
+from tests.support.refused import refuses
 
 # What a report printed for its unmodified model. Its 35,267,072 parameters beside the embedding,
 # blocks of 2048 tokens and batches of 16 are what these numbers leave possible.
@@ -169,5 +169,4 @@ def test_a_run_that_diverged_has_no_evaluation(tmp_path):
 
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"holds no finished run; give one with a result\.json"):
-        metrics(tmp_path)
+    refuses(r"holds no finished run; give one with a result\.json", metrics, tmp_path)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.stored_runs import plan_again, records_in, runs_of_recipe
@@ -15,6 +14,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
+from tests.support.refused import refuses
 from tests.training.support.drawn import EXTENT, manifest, recipe, record, records, runs, write
 
 LOSSES = {arm: {seed: 3.0 for seed in (1, 2, 3)} for arm in ("llama", "gpt2")}
@@ -148,8 +148,7 @@ def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_
     found = recipe()
     old, new = (plan(found, replace(EXTENT, digest=name)) for name in ("old", "new"))
     there = [ended(run) for run in (old[0], *new)]
-    with pytest.raises(UserError, match=f"{old[0].name} and .* were made on two texts, and both"):
-        plan_again(found, there)
+    refuses(f"{old[0].name} and .* were made on two texts, and both", plan_again, found, there)
     mine, (left,) = runs_of_recipe(section(found), new, there)
     assert [one.name for one in mine] == [run.name for run in new]
     assert left == (

@@ -68,40 +68,14 @@ def test_a_continuation_ends_where_the_model_ends_the_document(model, corpus):
     assert end not in some and text == corpus.tokenizer.decode(some)
 
 
-@pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("learning", [True, False])
-def test_random_state_and_mode_stay(model, corpus, seed, learning):
+def test_random_state_and_mode_stay(model, corpus, learning):
     model.train(learning)
     before = torch.random.get_rng_state()
-    generate_samples(model, corpus, asked("the"), seed=seed)
+    generate_samples(model, corpus, asked("the"))
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(one.training == learning for one in model.modules())
     model.train()
-
-
-def test_a_seed_draws_the_same_and_another_draws_something_else(model, corpus):
-    def drawn(seed: int) -> str:
-        return generate_samples(model, corpus, asked("the cat", length=12), seed=seed)[0][1]
-
-    torch.manual_seed(1)
-    first = drawn(7)
-    torch.manual_seed(2)
-    assert drawn(7) == first
-    assert len({drawn(seed) for seed in range(3)}) > 1
-
-
-def test_draws_follow_the_models_probabilities(corpus):
-    model = build("llama", width=16, layers=1, heads=2, vocab=300, context=8, seed=0)
-    given = corpus.tokenizer("the")["input_ids"]
-    with torch.no_grad():
-        wanted = model(torch.tensor([given])).logits[0, -1].double().softmax(-1)
-    drawn = [
-        generate_samples(model, corpus, asked("the", length=1), seed=seed)[0][1]
-        for seed in range(40)
-    ]
-    # At its start a model finds all 300 tokens about equally likely; few draws coincide.
-    assert wanted.max() < 0.05
-    assert len(set(drawn)) > 20
 
 
 def test_a_long_prompt_keeps_its_end(model, corpus):

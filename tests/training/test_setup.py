@@ -6,12 +6,12 @@ import os
 import pytest
 import torch
 
-from layerlab import UserError
 from layerlab.model.build import build
 from layerlab.system.hardware import COMPILED
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import build_model, set_attention
 from tests.support.forked import python
+from tests.support.refused import refuses
 from tests.training.support.planned import recipe
 
 # Two models, as in lockstep, of which each layer is a graph of its own in each shape of a batch.
@@ -55,8 +55,7 @@ except FailOnRecompileLimitHit:
 def test_an_attention_that_is_not_installed_is_refused():
     model = build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
     said = r"train.attn_implementation is 'flash_attention_2', which cannot be had here: .*; write"
-    with pytest.raises(UserError, match=said):
-        set_attention(model, "flash_attention_2")
+    refuses(said, set_attention, model, "flash_attention_2")
     set_attention(model, "eager")
     assert model.config._attn_implementation == "eager"
 

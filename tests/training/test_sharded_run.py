@@ -12,6 +12,7 @@ from layerlab.recipes.training import make_recipe
 from layerlab.training.run_spec import write_run
 from tests.corpus.test_shards import line
 from tests.support.forked import Forked, python
+from tests.support.refused import refuses
 
 MODEL = {"width": 16, "layers": 1, "heads": 2, "context": 16}
 
@@ -56,8 +57,7 @@ def test_a_run_killed_among_its_shards_ends_in_the_same_bits(tmp_path, monkeypat
 def test_passes_over_a_text_in_shards_are_refused(tmp_path):
     content = {**recipe(tmp_path), "train": {"num_train_epochs": 1}}
     said = r"num_train_epochs counts passes over a text that data.shard_bytes leaves unread; write"
-    with pytest.raises(UserError, match=said):
-        make_recipe(content)
+    refuses(said, make_recipe, content)
 
 
 def test_the_packaged_pretraining_reads_its_texts_as_it_goes():
@@ -72,19 +72,16 @@ def test_the_packaged_pretraining_reads_its_texts_as_it_goes():
     assert found.data.vocab_size == 100_883
 
 
-def test_a_first_shard_too_small_for_the_vocabulary_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_first_shard_too_small_for_the_vocabulary_is_named(tmp_path, cache):
     file = tmp_path / "text.txt"
     file.write_text("".join(map(line, range(800))))
     content = recipe(file)
     data = {**content["data"], "vocab_size": 5000}  # type: ignore[dict-item]
     said = r"first 4,096 bytes of each text give a tokenizer of \d+ entries, not the 5,000 .* write"
-    with pytest.raises(UserError, match=said):
-        prepare({**content, "data": data}, tmp_path, progress=False)
+    refuses(said, prepare, {**content, "data": data}, tmp_path, progress=False)
 
 
-def test_an_empty_text_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_an_empty_text_is_named(tmp_path, cache):
     file = tmp_path / "text.txt"
     file.write_text("")
     with pytest.raises(UserError, match=r"text.txt holds no text; give one with words in it"):

@@ -170,10 +170,12 @@ def made(text: Path, **settings: Any) -> RunSpec:
     return found
 
 
-def started(program: str, place: Path) -> list[Forked]:
-    """Two processes of one run."""
+def carry_out(program: str, place: Path) -> None:
+    """Have two processes do it, to a good end."""
     settings = {**os.environ, **RunSlot(threads=1).environment()}
-    return [Forked("-c", program, place, env={**settings, **rank}) for rank in ranks(2)]
+    for one in [Forked("-c", program, place, env={**settings, **rank}) for rank in ranks(2)]:
+        done = one.wait()
+        assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture(scope="module")
@@ -191,9 +193,7 @@ def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for how in ("whole", "stopped"):
             settings = {"run.num_processes": 2, "run.sharding": sharding}
             write_run(made(text, **settings), out / f"{way}-{how}")
-    for one in started(PROGRAM, out):
-        done = one.wait()
-        assert done.returncode == 0, done.stderr[-4000:]
+    carry_out(PROGRAM, out)
     return out
 
 
@@ -288,9 +288,7 @@ def test_parts_that_find_no_room_are_told_and_training_goes_on(text, tmp_path):
     folder = tmp_path / "disk" / "parts-full"
     with mounted.disk(tmp_path / "disk", "150k"):
         write_run(made(text, **{"run.num_processes": 2, "run.sharding": "fsdp"}), folder)
-        for one in started(FULL, folder):
-            done = one.wait()
-            assert done.returncode == 0, done.stderr[-4000:]
+        carry_out(FULL, folder)
         (said,) = [event["text"] for event in read(folder) if event["kind"] == "note"]
         assert said.startswith("no checkpoint of update 2 (") and "no space is left" in said
         assert not (folder / "checkpoints").exists()
@@ -306,18 +304,14 @@ def test_parts_that_find_no_room_are_told_and_training_goes_on(text, tmp_path):
 )
 def test_a_number_that_is_not_finite_in_one_process_ends_both(way, said, text, tmp_path):
     write_run(made(text, **{"run.num_processes": 2, "run.sharding": way}), tmp_path)
-    for one in started(DIVERGED, tmp_path):
-        done = one.wait()
-        assert done.returncode == 0, done.stderr[-4000:]
+    carry_out(DIVERGED, tmp_path)
     result = read_result(tmp_path)
     assert result and result["diverged"].startswith(f"loss is nan at update 0; {said}; lower")
 
 
 @pytest.mark.full
 def test_a_sharded_model_trains_in_float16_even_where_blocks_share_weights(tmp_path):
-    for one in started(HALF, tmp_path):
-        done = one.wait()
-        assert done.returncode == 0, done.stderr[-4000:]
+    carry_out(HALF, tmp_path)
 
 
 @pytest.mark.full

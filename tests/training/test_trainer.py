@@ -28,6 +28,7 @@ from layerlab.training.setup import load_corpus
 from layerlab.training.trainer import Trainer, train_run
 from layerlab.training.validation import evaluate
 from tests.support.forked import python
+from tests.support.refused import refuses
 
 SMALL = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
@@ -223,8 +224,7 @@ def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path):
 def test_what_is_not_permitted_is_not_begun(tmp_path, changes, said):
     run = run_of()
     bad = replace(run, recipe=run.recipe.change(changes))
-    with pytest.raises(UserError, match=said):
-        Trainer(bad, tmp_path, NullProgress())
+    refuses(said, Trainer, bad, tmp_path, NullProgress())
     assert not list(tmp_path.iterdir())
 
 
@@ -250,8 +250,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, device):
 def test_a_text_that_has_changed_since_the_plan_is_refused():
     run = run_of()
     other = RunSpec(arm=run.arm, recipe=run.recipe, digest="0" * 32)
-    with pytest.raises(UserError, match="is no longer what it was planned on"):
-        load_corpus(other)
+    refuses("is no longer what it was planned on", load_corpus, other)
     assert CorpusSize(vocab=1, tokens=1, digest="a").digest != run.digest
 
 

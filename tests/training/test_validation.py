@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.blocks.operations import chunking
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.batches import IGNORED
 from layerlab.records.events import read
 from layerlab.training import trainer
 from layerlab.training.validation import TooLarge, ValidationResult, evaluate
+from tests.support.refused import refuses
 from tests.training.support import killed
 
 
@@ -90,11 +90,8 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(tmp_path, monkeypatch):
 @pytest.mark.full
 def test_a_block_that_does_not_fit_alone_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "build_model", built_with(Room(0)))
-    with pytest.raises(
-        UserError, match="does not fit into memory 1 blocks at a time; write a"
-    ) as e:
-        trainer.train_run(run_of(tmp_path), tmp_path / "run")
-    assert "\n" not in str(e.value)
+    said = "does not fit into memory 1 blocks at a time; write a"
+    refuses(said, trainer.train_run, run_of(tmp_path), tmp_path / "run")
 
 
 def test_another_process_that_lacks_memory_is_heard_of(tmp_path):

@@ -7,7 +7,7 @@ is odd in a published file stays as published and is noted, so that counts are t
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerlab.data.normal_form import normal_form
@@ -224,51 +224,27 @@ def _of_agieval(row: FileRow) -> Item:
 
 
 def _of_boolq(row: FileRow) -> Item:
-    return Item(
-        location=row.location,
-        text=row.text("question"),
-        passage=row.text("passage"),
-        options=("No", "Yes"),
-        right=_label(row, {"false": 0, "true": 1}),
-    )
+    asked, passage = row.text("question"), row.text("passage")
+    return _by_label(row, asked, ("No", "Yes"), ("false", "true"), passage)
 
 
 def _of_ax_b(row: FileRow) -> Item:
-    return Item(
-        location=row.location,
-        text=row.text("sentence2"),
-        passage=row.text("sentence1"),
-        options=("True", "False"),
-        right=_label(row, {"entailment": 0, "not_entailment": 1}),
-    )
+    asked, passage = row.text("sentence2"), row.text("sentence1")
+    return _by_label(row, asked, ("True", "False"), ("entailment", "not_entailment"), passage)
 
 
 def _of_piqa(row: FileRow) -> Item:
-    return Item(
-        location=row.location,
-        text=row.text("goal"),
-        options=(row.text("sol1"), row.text("sol2")),
-        right=_label(row, {"0": 0, "1": 1}),
-    )
+    asked, options = row.text("goal"), (row.text("sol1"), row.text("sol2"))
+    return _by_label(row, asked, options, ("0", "1"))
 
 
 def _of_csl(row: FileRow) -> Item:
-    return Item(
-        location=row.location,
-        text="，".join(row.texts("keyword")),
-        passage=row.text("abst"),
-        options=("否", "是"),
-        right=_label(row, {"0": 0, "1": 1}),
-    )
+    asked, passage = "，".join(row.texts("keyword")), row.text("abst")
+    return _by_label(row, asked, ("否", "是"), ("0", "1"), passage)
 
 
 def _of_eprstmt(row: FileRow) -> Item:
-    return Item(
-        location=row.location,
-        text=row.text("sentence"),
-        options=("消极", "积极"),
-        right=_label(row, {"negative": 0, "positive": 1}),
-    )
+    return _by_label(row, row.text("sentence"), ("消极", "积极"), ("negative", "positive"))
 
 
 def _of_summary(row: FileRow) -> Item:
@@ -279,15 +255,18 @@ def _of_summary(row: FileRow) -> Item:
     )
 
 
-def _label(row: FileRow, labels: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the place of the option that a label names; none where the split has no labels."""
+def _by_label(
+    row: FileRow, text: str, options: Sequence[str], labels: Sequence[str], passage: str = ""
+) -> Item:
+    """Return a question whose label names the right option; none where the split has no labels."""
+    item = Item(location=row.location, text=text, passage=passage, options=tuple(options))
     label = row.text("label").strip() if "label" in row.cells else ""
     if not label:
-        return ()
+        return item
     if label.lower() not in labels:
         known = " or ".join(map(repr, labels))
         raise UserError(f"{row.location}: the label is {short_repr(label)}; expected {known}")
-    return (labels[label.lower()],)
+    return replace(item, right=(labels.index(label.lower()),))
 
 
 # Where answers stand; elsewhere in a label.

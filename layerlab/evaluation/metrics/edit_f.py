@@ -54,7 +54,7 @@ def edit_count(source: str, prediction: str, reference: str) -> EditCount:
     return EditCount(right, len(made) - right, len(wanted) - right)
 
 
-def edit_f(count: EditCount, *, beta: float = BETA) -> float:
+def edit_f(count: EditCount) -> float:
     """Return the F score of corrections, in which precision weighs more than recall.
 
     F = (1 + b^2) t / ((1 + b^2) t + b^2 m + n), with t right, n needless and m missed edits.
@@ -69,7 +69,7 @@ def edit_f(count: EditCount, *, beta: float = BETA) -> float:
         >>> edit_f(EditCount(1, 0, 0)), edit_f(EditCount(0, 1, 1))
         (1.0, 0.0)
     """
-    square = beta**2
+    square = BETA**2
     weighed = (1 + square) * count.right
     total = weighed + square * count.missed + count.needless
     return weighed / total if total else 1.0

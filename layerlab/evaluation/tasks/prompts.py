@@ -78,21 +78,20 @@ def _of_ceval(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
 
 
 def _of_cmmlu(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
-    return TaskPrompt(
+    return _letter(
+        f"题目：{question.text}\n{_list(question)}\n答案是：",
+        question,
         header=f"以下是关于{subtask.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
-        text=f"题目：{question.text}\n{_list(question)}\n答案是：",
-        choices=tuple(LETTERS[: len(question.options)]),
-        target=question.letters,
     )
 
 
 def _of_mmlu(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     name = subtask.name.replace("_", " ")
-    return TaskPrompt(
+    return _letter(
+        f"{question.text}\n{_list(question)}\nAnswer:",
+        question,
         header=f"The following are multiple choice questions (with answers) about {name}.\n\n",
-        text=f"{question.text}\n{_list(question)}\nAnswer:",
-        choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
-        target=f" {question.letters}",
+        blank=" ",
     )
 
 
@@ -102,19 +101,16 @@ def _of_agieval(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
         asked = f"{question.passage}问题：{question.text}"
         if not question.options:
             return TaskPrompt(text=f"{asked}\n答案：", target=question.reply)
-        return TaskPrompt(
-            text=f"{asked} 选项：{' '.join(question.options)}\n答案：从A到{last}, 我们应选择",
-            choices=tuple(LETTERS[: len(question.options)]),
-            target=question.letters,
-        )
+        options = " ".join(question.options)
+        return _letter(f"{asked} 选项：{options}\n答案：从A到{last}, 我们应选择", question)
     asked = f"{question.passage}Q: {question.text}"
     if not question.options:
         return TaskPrompt(text=f"{asked}\nA: The answer is", target=f" {question.reply}")
     options = " ".join(question.options)
-    return TaskPrompt(
-        text=f"{asked} Answer Choices: {options}\nA: Among A through {last}, the answer is",
-        choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
-        target=f" {question.letters}",
+    return _letter(
+        f"{asked} Answer Choices: {options}\nA: Among A through {last}, the answer is",
+        question,
+        blank=" ",
     )
 
 
@@ -147,16 +143,13 @@ def _of_csl(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     abstract = f"摘要：{question.passage}"
     if manner.scoring == "mean_nll":
         return _whole((abstract, f"{abstract}\n关键词：{question.text}"), question)
-    return TaskPrompt(
-        text=(
-            "摘要是对论文内容不加注释和评论的简短陈述，要求扼要地说明研究工作的目的、"
-            "研究方法和最终结论等。\n关键词是一篇学术论文的核心词汇，一般由一系列名词组成。"
-            "关键词在全文中应有较高出现频率，且能起到帮助文献检索的作用。\n"
-            f"{abstract}\n关键词：{question.text}\n请问上述关键词是否匹配摘要且符合要求？\n"
-            f"{_list(question)}\n请从”A“，”B“中进行选择。\n答："
-        ),
-        choices=tuple(LETTERS[: len(question.options)]),
-        target=question.letters,
+    return _letter(
+        "摘要是对论文内容不加注释和评论的简短陈述，要求扼要地说明研究工作的目的、"
+        "研究方法和最终结论等。\n关键词是一篇学术论文的核心词汇，一般由一系列名词组成。"
+        "关键词在全文中应有较高出现频率，且能起到帮助文献检索的作用。\n"
+        f"{abstract}\n关键词：{question.text}\n请问上述关键词是否匹配摘要且符合要求？\n"
+        f"{_list(question)}\n请从”A“，”B“中进行选择。\n答：",
+        question,
     )
 
 
@@ -182,6 +175,14 @@ def _of_lcsts(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
 def _list(question: Item) -> str:
     return "\n".join(
         f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False)
+    )
+
+
+def _letter(text: str, question: Item, header: str = "", blank: str = "") -> TaskPrompt:
+    """Return a question whose choices are letters, each behind a blank where there is one."""
+    choices = tuple(f"{blank}{letter}" for letter in LETTERS[: len(question.options)])
+    return TaskPrompt(
+        header=header, text=text, choices=choices, target=f"{blank}{question.letters}"
     )
 
 

@@ -226,6 +226,7 @@ def _row(
 ) -> Json:
     name, baseline = arm.pair
     at = [next(row for row in one["rows"] if row["arm"] == name) for one in found]
+    missing = any(row["missing"] for row in at)
     gains = [
         {"parameters": size.parameters, **_turn(row), "verdict": row["verdict"]}
         for (size, _), row in zip(sizes, at, strict=True)
@@ -240,7 +241,7 @@ def _row(
         describe_trend(trend, unit),
         *(describe_forecast(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),
-        "planned runs are missing, so this is not final" if _missing(at) else "",
+        "planned runs are missing, so this is not final" if missing else "",
     ]
     return {
         "arm": name,
@@ -253,10 +254,6 @@ def _row(
         "band": _band(arm),
         "said": "; ".join(part for part in parts if part) + ".",
     }
-
-
-def _missing(at: Sequence[Mapping[str, Any]]) -> bool:
-    return any(row["missing"] for row in at)
 
 
 def _turn(row: Mapping[str, Any]) -> Json:

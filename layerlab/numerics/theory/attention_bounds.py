@@ -108,15 +108,11 @@ def softmax(
         came = came + arithmetic.growth(softmax=1) * further
     own = arithmetic.growth(softmax=seen.sum(-1, keepdim=True).to(s) + 2, store=1)
     if arithmetic.first_order:
-        moved = chance * ((1 - 2 * chance) * came + _mean(chance, came))
+        moved = chance * ((1 - 2 * chance) * came + (chance * came).sum(-1, keepdim=True))
     else:
         moved = torch.maximum(_raise(chance, came), _lower(chance, came))
     moved = moved + own * arithmetic.reach(chance, moved)
     return moved.masked_fill(~seen, 0.0)
-
-
-def _mean(chance: Scores, what: Scores) -> Float[Tensor, "*place token 1"]:
-    return (chance * what).sum(-1, keepdim=True)
 
 
 def _raise(chance: Scores, error: Scores) -> Scores:

@@ -47,9 +47,9 @@ class RuleViolation:
 
     rule: str
     measure: str
-    location: Place
+    location: Place = (None, None)
     value: float
-    limit: float
+    limit: float = inf
     fault: str
     advice: str
     badness: float = 0.0
@@ -151,9 +151,7 @@ class Rules:
             yield RuleViolation(
                 rule="finite loss",
                 measure="loss",
-                location=(None, None),
                 value=loss,
-                limit=inf,
                 fault=f"the loss is {loss:g}",
                 advice=f"go back to a checkpoint, and {CALM}",
             )
@@ -164,7 +162,6 @@ class Rules:
             yield RuleViolation(
                 rule="loss spike",
                 measure="loss",
-                location=(None, None),
                 value=loss,
                 limit=limit,
                 fault=f"the loss rose to {loss:.4g}, its running median is {middle:.4g}",
@@ -217,9 +214,7 @@ class Rules:
             yield RuleViolation(
                 rule="finite gradient",
                 measure="gradient",
-                location=(None, None),
                 value=norm,
-                limit=inf,
                 fault=f"the gradient's norm is {norm:g}, and was not finite since update "
                 f"{self.lost}",
                 advice=f"go back to a checkpoint before that, and {CALM}",
@@ -345,7 +340,6 @@ def _infinite(measure: str, values: Places) -> Iterator[RuleViolation]:
                 measure=measure,
                 location=location,
                 value=value,
-                limit=inf,
                 fault=f"{FINITE[measure]} is not finite in {_place_name(*location)}",
                 advice=f"go back to a checkpoint, and {CALM}",
             )

@@ -78,9 +78,16 @@ def test_examples_without_answers_are_of_another_file_too(tmp_path):
         exam(tmp_path, "0,问,甲,乙,丙,丁", split="dev", head=EXAM.removesuffix(",answer"))
 
 
-def test_a_renamed_label_is_named(tmp_path):
-    lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "labels": True})
-    refuses(r"has no 'label'; it has question, passage, labels: ren", only, "boolq", tmp_path)
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ({"labels": True}, r"has no 'label'; it has question, passage, labels: ren"),
+        ({"label": 3}, r"line 1: the label is '3'; expected 'false' or 'true'"),
+    ],
+)
+def test_a_renamed_label_and_an_unknown_one_are_named(tmp_path, label, said):
+    lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", **label})
+    refuses(said, only, "boolq", tmp_path)
 
 
 def test_a_scored_split_whose_answers_are_all_empty(tmp_path):
@@ -145,41 +152,39 @@ def test_twins_of_agieval_are_seen_behind_their_letters(tmp_path):
     assert said.endswith("the option '1' stands there twice; it is scored as published")
 
 
-@pytest.mark.parametrize("label", [True, "true"])
-def test_boolq_says_true_or_false(tmp_path, label):
-    row = {"question": "is it", "passage": "It is.", "idx": 0, "label": label}
-    lines(tmp_path / "superglue/BoolQ/val.jsonl", row)
-    (found,) = only("boolq", tmp_path)
-    assert (found.options, found.right) == (("No", "Yes"), (1,))
+BOOLQ = {"question": "is it", "passage": "It is.", "idx": 0}
+AX_B = {"idx": "0", "label": "not_entailment", "sentence1": "A cat.", "sentence2": "A dog."}
+CSL = {"id": 1, "abst": "摘要。", "keyword": ["甲", "乙"], "label": "1"}
 
 
-def test_an_unknown_label_is_refused_with_its_line(tmp_path):
-    lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "label": 3})
-    refuses(r"line 1: the label is '3'; expected 'false' or 'true'", only, "boolq", tmp_path)
-
-
-def test_ax_b_asks_whether_the_second_sentence_follows(tmp_path):
-    row = {"idx": "0", "label": "not_entailment", "sentence1": "A cat.", "sentence2": "A dog."}
-    lines(tmp_path / "superglue/AX-b/AX-b.jsonl", row)
-    (found,) = only("ax-b", tmp_path)
-    assert (found.passage, found.text, found.right) == ("A cat.", "A dog.", (1,))
-
-
-def test_piqa_has_its_labels_beside(tmp_path):
-    lines(tmp_path / "piqa/valid.jsonl", {"goal": "g", "sol1": "a", "sol2": "b"})
-    (tmp_path / "piqa/valid-labels.lst").write_text("1\n")
-    (found,) = only("piqa", tmp_path)
-    assert (found.options, found.right) == (("a", "b"), (1,))
-
-
-def test_fewclue_has_keywords_and_sentiments(tmp_path):
-    row = {"id": 1, "abst": "摘要。", "keyword": ["甲", "乙"], "label": "1"}
-    lines(tmp_path / "csl/dev_few_all.json", row)
-    (found,) = only("csl", tmp_path)
-    assert (found.passage, found.text, found.right) == ("摘要。", "甲，乙", (1,))
-    lines(tmp_path / "eprstmt/dev_few_all.json", {"id": 1, "sentence": "好", "label": "Positive"})
-    (found,) = only("eprstmt", tmp_path)
-    assert (found.text, found.options[found.right[0]]) == ("好", "积极")
+@pytest.mark.parametrize(
+    ("name", "file", "row", "expected"),
+    [
+        *(
+            (
+                "boolq",
+                "superglue/BoolQ/val.jsonl",
+                BOOLQ | {"label": one},
+                ("It is.", "is it", "Yes"),
+            )
+            for one in (True, "true")
+        ),
+        ("ax-b", "superglue/AX-b/AX-b.jsonl", AX_B, ("A cat.", "A dog.", "False")),
+        # Its labels lie beside.
+        ("piqa", "piqa/valid.jsonl", {"goal": "g", "sol1": "a", "sol2": "b"}, ("", "g", "b")),
+        ("csl", "csl/dev_few_all.json", CSL, ("摘要。", "甲，乙", "是")),
+        (
+            *("eprstmt", "eprstmt/dev_few_all.json"),
+            *({"id": 1, "sentence": "好", "label": "Positive"}, ("", "好", "积极")),
+        ),
+    ],
+)
+def test_a_label_names_one_of_two_options(tmp_path, name, file, row, expected):
+    lines(tmp_path / file, row)
+    (tmp_path / file).with_name("valid-labels.lst").write_text("1\n")
+    (found,) = only(name, tmp_path)
+    assert (found.passage, found.text, found.options[found.right[0]]) == expected
+    assert found.right == (1,) and len(found.options) == 2
 
 
 def test_summaries_are_replies(tmp_path):

@@ -122,7 +122,6 @@ def test_examples_are_dropped_whole_and_counted(folder, rows):
     assert 0 < found.shots.mean < 5
     examples = [f"{row['prompt']}{row['choices'][row['gold']]}\n\n" for row in rows[:5]]
     words = subject.tokenizer
-    assert words is not None
     used = []
     for sample, row in zip(found.samples, rows[5:], strict=True):
         count = sample["prompt"].count("\n\n") - 1
@@ -169,7 +168,6 @@ def test_the_mean_is_over_all_tokens_of_prompt_and_choice(folder, rows):
     subject = candidate(2048)
     found = asked(subject, folder, "mean_nll", shots=0, limit=3)
     words = subject.tokenizer
-    assert words is not None
     for sample, row in zip(found.samples, rows[5:], strict=False):
         means = []
         for option in row["choices"]:
@@ -241,7 +239,6 @@ def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path, begins):
     """After one token before it, also in windows; lm-eval would count P(BOS | BOS) too."""
     subject = candidate(16)
     subject.tokenizer = words = with_begin() if begins else subject.tokenizer
-    assert words is not None
     engine = HarnessModel(subject, batch=4, scoring="loglikelihood_rolling")
     texts = ["Which number comes after one?", "two B. " * 12, "three", ""]
     asked = [Request(place, (text,)) for place, text in enumerate(texts)]
@@ -263,7 +260,6 @@ def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path, begins):
 def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams):
     subject = candidate(64)
     words = subject.tokenizer
-    assert words is not None
     prompts = ["Which number? one", "Which number? two", "Which number comes after? three"]
     last = [words(one)["input_ids"] for one in prompts]
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from layerlab import Policy, UserError
+from layerlab import Policy
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.results.table import render_table
 from layerlab.loading.inputs import sequences
 from layerlab.loading.model import load_model
 from layerlab.loading.text_input import sample
+from tests.support.refused import refuses
 
 
 def test_as_loaded_comes_first_and_each_once():
@@ -24,8 +25,7 @@ def test_as_loaded_comes_first_and_each_once():
 
 
 def test_an_unknown_format():
-    with pytest.raises(UserError, match=r"^--format: "):
-        arithmetics("bf17", None)
+    refuses(r"^--format: ", arithmetics, "bf17", None)
 
 
 def test_perplexity_is_that_of_the_loss():

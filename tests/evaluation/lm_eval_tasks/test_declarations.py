@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.declarations import check_name, refuse_name
+from tests.support.refused import refuses
 
 
 @pytest.mark.full
@@ -17,8 +17,7 @@ def test_a_task_a_group_and_a_tag_are_known(name):
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["hella_swag", "=", "arc easy", "hellaswag.yaml.bak"])
 def test_a_name_in_no_file_is_refused(name):
-    with pytest.raises(UserError, match="lm-eval has no task, group or tag"):
-        check_name(name)
+    refuses("lm-eval has no task, group or tag", check_name, name)
 
 
 @pytest.mark.full

@@ -226,18 +226,14 @@ def test_a_question_is_no_example_of_its_own(folder):
 
 
 def test_a_broken_question_further_down_is_one_line_too(folder):
-    path = write(folder, "own_late", CHOICE, 40)
-    text = path.read_text("utf-8").replace("{{number}}?", "{{1 // (right + 1 - 1)}}?")
-    path.write_text(text, encoding="utf-8")
-    refuses("cannot be filled in: ", run, path)
+    body = CHOICE.replace("{{number}}?", "{{1 // (right + 1 - 1)}}?")
+    refuses("cannot be filled in: ", run, write(folder, "own_late", body, 40))
 
 
 @pytest.mark.full
 def test_options_that_are_none_further_down_are_one_line_too(folder):
-    path = write(folder, "own_late", CHOICE)
     choices = "doc_to_choice: \"{{options if number == ' one' else '['}}\""
-    text = path.read_text("utf-8").replace("doc_to_choice: options", choices)
-    path.write_text(text, encoding="utf-8")
+    path = write(folder, "own_late", CHOICE.replace("doc_to_choice: options", choices))
     refuses(r"lm-eval cannot ask it: SyntaxError: .*; mend it, or name", run, path)
 
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
-from layerlab import UserError
 from layerlab.evaluation.metrics import segmentation
 from layerlab.evaluation.metrics.segmentation import CHARACTERS, JIEBA, JIEBA_LINES, LATIN, SPACED
+from tests.support.refused import refuses
 
 SOME = settings(max_examples=50, deadline=None)
 
@@ -58,5 +58,4 @@ def test_the_library_says_nothing():
 def test_jieba_absent_is_said_in_one_line(monkeypatch):
     segmentation._tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(UserError, match=r"words of Chinese are found with jieba.*\.\[eval\]"):
-        JIEBA("法院")
+    refuses(r"words of Chinese are found with jieba.*\.\[eval\]", JIEBA, "法院")

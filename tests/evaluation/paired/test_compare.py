@@ -12,11 +12,18 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 import layerlab
-from layerlab import UserError
 from layerlab.evaluation.results.question_remarks import describe_sentences
 from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import language
-from tests.evaluation.paired.written_samples import DATE, judged_sample, sample, write, write_scores
+from tests.evaluation.paired.written_samples import (
+    DATE,
+    judged_sample,
+    sample,
+    write,
+    write_both,
+    write_scores,
+)
+from tests.support.refused import refuses
 
 # What stands in a sentence and is no English: names, and options to type.
 NAMES = {*("base", "tuned", "other", "law", "length", "passages", "passage"), "cluster", "none"} | {
@@ -83,8 +90,7 @@ def test_every_question_that_flipped_is_kept(three):
     assert first["text"] == f"Question {first['question']}. Answer:" and first["right"] == "yes"
     assert (first["said"], first["against_said"]) == ("yes", "no")
     assert len(found.frame("flipped")) == len(found.content["flipped"])
-    with pytest.raises(UserError, match="paired evaluations have no part 'curves'; expected one"):
-        found.frame("curves")  # type: ignore[arg-type]
+    refuses("paired evaluations have no part 'curves'; expected one", found.frame, "curves")  # type: ignore[arg-type]
 
 
 def shared(tmp_path: Path, field: str = "passage") -> list[Path]:
@@ -129,14 +135,10 @@ def test_one_document_tells_nothing_of_chance(tmp_path):
 
 
 def test_models_that_score_alike_are_identical(tmp_path):
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [1, 0, 1])
-    found = layerlab.judge([tmp_path / "a", tmp_path / "b"])
+    found = layerlab.judge(write_both(tmp_path, [1, 0, 1], [1, 0, 1]))
     (row,) = found.rows
-    assert (
-        row["verdict"] == "identical"
-        and "b and a have the same score at every question" in row["said"]
-    )
+    assert row["verdict"] == "identical"
+    assert "b and a have the same score at every question" in row["said"]
     assert len(found.content["remarks"]) == 1  # on seeds; there is nothing else to know
 
 
@@ -157,9 +159,7 @@ def test_differences_that_cancel_are_not_the_same_scores(tmp_path):
 
 
 def test_a_difference_that_is_the_same_everywhere_is_said_as_that(tmp_path):
-    for name, score in (("a", 0.25), ("b", 0.5)):
-        write_scores(tmp_path / name, [score] * 7)
-    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    (row,) = layerlab.judge(write_both(tmp_path, [0.25] * 7, [0.5] * 7)).rows
     assert row["verdict"] == "no verdict" and row["units"] == 7
     assert row["said"].startswith(
         "no verdict on b against a: the difference is the same at every unit, +25.00 percentage "
@@ -196,8 +196,7 @@ def test_the_page_has_every_flip_and_its_numbers_beside(lang, three, tmp_path):
     assert again[:2] == ["layerlab", "judge"] and str(three[0]) in again
     layerlab.judge(three, out=out)  # over its own
     (out / "report.html").write_text("mine")
-    with pytest.raises(UserError, match="holds something other than paired evaluations: report"):
-        layerlab.judge(three, out=out)
+    refuses("holds something other than paired evaluations: report", layerlab.judge, three, out=out)
 
 
 def test_no_sentence_of_the_chinese_page_is_left_in_english():
@@ -259,9 +258,7 @@ def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path):
 
 @pytest.mark.parametrize(("metric", "word"), [("alone", "better"), ("abstained", "worse")])
 def test_what_only_our_benchmarks_measure_has_its_direction(tmp_path, metric, word):
-    for score, name in enumerate(("a", "b")):
-        write_scores(tmp_path / name, [score] * 12, metric=metric)
-    found = layerlab.judge([tmp_path / "a", tmp_path / "b"])
+    found = layerlab.judge(write_both(tmp_path, [0] * 12, [1] * 12, metric=metric))
     (row,) = found.rows
     assert (row["metric"], row["verdict"]) == (metric, word)
     assert (describe_sentences("own") in found.content["remarks"]) == (metric == "alone")
@@ -269,17 +266,14 @@ def test_what_only_our_benchmarks_measure_has_its_direction(tmp_path, metric, wo
 
 def test_the_interval_of_other_scores_reaches_as_far_as_they_differ(tmp_path):
     gaps = [30 * (1 + at % 3) for at in range(9)]
-    for name, own in (("a", [0] * 9), ("b", gaps)):
-        write_scores(tmp_path / name, [at + gap for at, gap in enumerate(own)], metric="score")
-    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    more = [at + gap for at, gap in enumerate(gaps)]
+    (row,) = layerlab.judge(write_both(tmp_path, range(9), more, metric="score")).rows
     expected = stats.ttest_1samp(gaps, 0).confidence_interval()
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 
 def test_the_interval_of_shares_ends_where_they_can_differ_no_more(tmp_path):
-    for name, own in (("a", [0] * 4), ("b", [1] * 4)):
-        write_scores(tmp_path / name, own)
-    places = [tmp_path / "a", tmp_path / "b"]
+    places = write_both(tmp_path, [0] * 4, [1] * 4)
     (up,), (down,) = layerlab.judge(places).rows, layerlab.judge(places[::-1]).rows
     assert up["high"] == 1 and -1 < up["low"] < 0.5
     assert (down["low"], down["high"]) == (-1, -up["low"])
@@ -321,14 +315,11 @@ def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
     assert sure == [1, 2]
     assert layerlab.judge(places).rows[0]["within"] is None
     for margin, said in ((0, "expected a number above 0"), (float("nan"), "is nan; expected")):
-        with pytest.raises(UserError, match=said):
-            layerlab.judge(places, margin=margin)
+        refuses(said, layerlab.judge, places, margin=margin)
 
 
 def test_a_margin_that_is_passed_by_chance_is_not_decided(tmp_path):
-    for name, own in (("a", [0.5] * 4), ("b", [0.6, 0.4, 0.7, 0.5])):
-        write_scores(tmp_path / name, own)
-    places = [tmp_path / "a", tmp_path / "b"]
+    places = write_both(tmp_path, [0.5] * 4, [0.6, 0.4, 0.7, 0.5])
     for turned in (places, places[::-1]):
         (row,) = layerlab.judge(turned, margin=0.03).rows
         assert abs(row["difference"]) == pytest.approx(0.05)
@@ -337,15 +328,10 @@ def test_a_margin_that_is_passed_by_chance_is_not_decided(tmp_path):
 
 @pytest.mark.full
 def test_a_margin_of_shares_is_a_share(tmp_path):
-    for name, shift in (("a", 0), ("b", 1)):
-        scores = [int(n % 10 > 4) for n in range(4000)]
-        scores[0] += shift
-        write_scores(tmp_path / name, scores)
-    places = [tmp_path / "a", tmp_path / "b"]
+    scores = [int(n % 10 > 4) for n in range(4000)]
+    places = write_both(tmp_path, scores, [1, *scores[1:]])
     assert layerlab.judge(places, margin=0.01).rows[0]["within"] == "holds"
     assert layerlab.judge(places, margin=1e-5).rows[0]["within"] == "not decided"
     for margin in (1, 2):
-        with pytest.raises(
-            UserError, match=rf"margin is {margin}, and scores .* a percentage point is 0\.01"
-        ):
-            layerlab.judge(places, margin=margin)
+        said = rf"margin is {margin}, and scores .* a percentage point is 0\.01"
+        refuses(said, layerlab.judge, places, margin=margin)

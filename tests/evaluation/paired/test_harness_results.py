@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 import layerlab
-from layerlab import UserError
 from layerlab.evaluation.paired.harness_results import pick_directions
 from layerlab.logs.directions import is_higher_better
-from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
+from tests.evaluation.paired.written_samples import DATE, sample, write, write_both
 from tests.support.refused import refuses
 
 pytest.importorskip("lm_eval")
@@ -37,26 +36,21 @@ def beside(folder: Path, **told: Any) -> Path:
     ],
 )
 def test_results_that_cannot_be_read_turn_no_direction_round(tmp_path, content):
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [0.5, 0.25, 0.125], metric="off")
-        path = beside(tmp_path / name, higher_is_better={"off": False})
-    assert judged(tmp_path / "a", tmp_path / "b").rows
+    places = write_both(tmp_path, *[[0.5, 0.25, 0.125]] * 2, metric="off")
+    _, path = (beside(place, higher_is_better={"off": False}) for place in places)
+    assert judged(*places).rows
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(
-        UserError, match=r"results_.*\.json cannot be read: .* or move the file away"
-    ):
-        judged(tmp_path / "a", tmp_path / "b")
+    refuses(r"results_.*\.json cannot be read: .* or move the file away", judged, *places)
 
 
 def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path):
-    places = [tmp_path / name for name in ("a", "b")]
-    for at, place in enumerate(places):
-        write_scores(place, [n % 3 + at + n * at / 100 for n in range(20)], metric="off")
+    scores = ([n % 3 + at + n * at / 100 for n in range(20)] for at in range(2))
+    places = write_both(tmp_path, *scores, metric="off")
     refuses(r"off of own is better is said nowhere: .* metric='off=lo", judged, *places)
     assert judged(*places, metric="off=lower").rows[0]["verdict"] == "worse"
     assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
-    with pytest.raises(UserError, match=r"metric says 'less' of off; expected off=lower or off=h"):
-        judged(*places, metric="off=less")
+    said = r"metric says 'less' of off; expected off=lower or off=h"
+    refuses(said, judged, *places, metric="off=less")
     beside(places[0], higher_is_better={"off": False})
     assert judged(*places).rows[0]["verdict"] == "worse"
     beside(places[1], higher_is_better={"off": True})
@@ -75,23 +69,21 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path):
     ],
 )
 def test_a_perplexity_of_each_question_is_better_the_lower_it_is(tmp_path, metric, way, verdict):
-    places = [tmp_path / name for name in ("a", "b")]
-    for at, place in enumerate(places):
-        write_scores(place, [2 + 7 * at + n * (1 + at) / 50 for n in range(20)], metric=metric)
-        if way is not None:
-            listed = {"metric_list": [{"metric": metric, "aggregation": way}]}
-            beside(place, higher_is_better={metric: False}, configs=listed)
+    scores = ([2 + 7 * at + n * (1 + at) / 50 for n in range(20)] for at in range(2))
+    places = write_both(tmp_path, *scores, metric=metric)
+    for place in places if way is not None else ():
+        listed = {"metric_list": [{"metric": metric, "aggregation": way}]}
+        beside(place, higher_is_better={metric: False}, configs=listed)
     assert judged(*places).rows[0]["verdict"] == verdict
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_log_likelihood_that_is_called_a_perplexity_is_one(tmp_path, told):
     """As lm-eval keeps LAMBADA."""
-    places = [tmp_path / name for name in ("a", "b")]
-    for at, place in enumerate(places):
-        write_scores(place, [at - 9 + n * (1 + at) / 50 for n in range(20)], metric="perplexity")
-        if told:
-            beside(place, higher_is_better={"perplexity": False})
+    scores = ([at - 9 + n * (1 + at) / 50 for n in range(20)] for at in range(2))
+    places = write_both(tmp_path, *scores, metric="perplexity")
+    for place in places if told else ():
+        beside(place, higher_is_better={"perplexity": False})
     assert judged(*places).rows[0]["verdict"] == "better"
     assert judged(*places, metric="perplexity=lower").rows[0]["verdict"] == "worse"
 
@@ -138,21 +130,19 @@ AGREED = {
 @pytest.mark.parametrize("said", CONTRADICTED)
 def test_answers_that_contradict_the_results_beside_them_are_refused(tmp_path, said):
     metric, told = CONTRADICTED[said]
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [1, 0, 0, 0], metric=metric)
-    path = beside(tmp_path / "b", **told)
-    beside(tmp_path / "a", higher_is_better={"off": True})
-    refuses(said, judged, tmp_path / "a", tmp_path / "b")
+    first, second = write_both(tmp_path, *[[1, 0, 0, 0]] * 2, metric=metric)
+    path = beside(second, **told)
+    beside(first, higher_is_better={"off": True})
+    refuses(said, judged, first, second)
     path.unlink()
-    assert judged(tmp_path / "a", tmp_path / "b").rows
+    assert judged(first, second).rows
 
 
 @pytest.mark.parametrize("told", AGREED.values(), ids=[*AGREED])
 def test_answers_that_may_well_be_those_of_the_results_are_judged(tmp_path, told):
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [1, 0, 0, 0])
-    beside(tmp_path / "b", **told)
-    assert judged(tmp_path / "a", tmp_path / "b").rows
+    places = write_both(tmp_path, *[[1, 0, 0, 0]] * 2)
+    beside(places[1], **told)
+    assert judged(*places).rows
 
 
 def test_means_of_several_filters_are_held_against_those_of_the_same_name(tmp_path):
@@ -166,12 +156,11 @@ def test_means_of_several_filters_are_held_against_those_of_the_same_name(tmp_pa
 
 
 def test_one_answer_is_held_against_its_results(tmp_path):
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [1])
-        path = beside(tmp_path / name, results={"acc,none": 1})
-    assert judged(tmp_path / "a", tmp_path / "b").rows
+    places = write_both(tmp_path, [1], [1])
+    _, path = (beside(place, results={"acc,none": 1}) for place in places)
+    assert judged(*places).rows
     path.write_text(path.read_text().replace("1}", "0}"))
-    refuses("the mean acc of .* is 1, and .* says 0;", judged, tmp_path / "a", tmp_path / "b")
+    refuses("the mean acc of .* is 1, and .* says 0;", judged, *places)
 
 
 def test_a_direction_that_is_neither_is_none():

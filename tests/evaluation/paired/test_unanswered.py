@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import layerlab
-from layerlab import UserError
 from layerlab.evaluation.results.result import load_result
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, LAST, WRITTEN
 from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
 from tests.evaluation.paired.written_samples import sample, write
+from tests.support.refused import refuses
 
 pytest.importorskip("lm_eval")
 # Some questions are longer than a context of 64 tokens.
@@ -73,8 +73,7 @@ def test_a_task_of_which_nothing_fits_is_refused(tmp_path):
     text = CHOICE.replace("Which", "{{ 'and so on ' * 40 }}Which")
     places = [evaluate(tmp_path / "wide", text), evaluate(tmp_path / "narrow", text, 64)]
     said = "no question of own was asked of both: 12 do not fit into the context of narrow"
-    with pytest.raises(UserError, match=said):
-        layerlab.judge(places)
+    refuses(said, layerlab.judge, places)
 
 
 @pytest.mark.full
@@ -82,8 +81,7 @@ def test_a_task_of_which_nothing_fits_is_refused(tmp_path):
 def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path, text):
     places = [evaluate(tmp_path / "sound", text), evaluate(tmp_path / "lost", text, broken=True)]
     said = "lost has no answer to own: its logits are NaN or infinite at all 12 questions"
-    with pytest.raises(UserError, match=said):
-        layerlab.judge(places)
+    refuses(said, layerlab.judge, places)
 
 
 @pytest.mark.full

@@ -54,6 +54,16 @@ def write_scores(folder: Path, scores: Sequence[Any], task: str = "own", **more:
     return write(folder, [sample(at, one, **more) for at, one in enumerate(scores)], task)
 
 
+def write_both(
+    folder: Path, first: Sequence[Any], second: Sequence[Any], task: str = "own", **more: Any
+) -> list[Path]:
+    """Write files with these scores of two models, a and b."""
+    places = [folder / "a", folder / "b"]
+    for place, scores in zip(places, (first, second), strict=True):
+        write_scores(place, scores, task, **more)
+    return places
+
+
 def judged_sample() -> dict[str, Any]:
     """What paired.json holds of three models and three tasks: shares, documents, other scores."""
     with tempfile.TemporaryDirectory() as name:

@@ -26,11 +26,23 @@ def asked(
     )
 
 
-@pytest.mark.parametrize(("name", "subject"), [("ceval", "注册会计师"), ("fineval", "会计")])
-def test_ceval_and_fineval_ask_as_an_exam_of_china(name, subject):
+EXAM = "以下是中国关于{}考试的单项选择题，请选出其中的正确答案。\n\n"
+ALONE = "以下是关于{}的单项选择题，请直接给出正确答案的选项。\n\n"
+OPTIONS = "几？\nA. 一\nB. 二\nC. 三\nD. 四\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "text"),
+    [
+        ("ceval", EXAM.format("注册会计师"), f"{OPTIONS}答案："),
+        ("fineval", EXAM.format("会计"), f"{OPTIONS}答案："),
+        ("cmmlu", ALONE.format("农学"), f"题目：{OPTIONS}答案是："),
+        ("financeiq", ALONE.format("注册会计师（CPA）"), f"题目：{OPTIONS}答案是："),
+    ],
+)
+def test_exams_of_china_ask_for_a_letter(name, header, text):
     found = asked(name)
-    assert found.header == f"以下是中国关于{subject}考试的单项选择题，请选出其中的正确答案。\n\n"
-    assert found.text == "几？\nA. 一\nB. 二\nC. 三\nD. 四\n答案："
+    assert (found.header, found.text) == (header, text)
     assert (found.choices, found.target) == (tuple("ABCD"), "B")
 
 
@@ -38,16 +50,6 @@ def test_ceval_reasons_step_by_step_before_it_answers():
     found = asked("ceval", manner=Manner(scoring="gen", cot=True))
     assert found.text.endswith("D. 四\n答案：让我们一步一步思考，\n")
     assert found.target == "1. 一加一。\n所以答案是B。"
-
-
-@pytest.mark.parametrize(
-    ("name", "subject"), [("cmmlu", "农学"), ("financeiq", "注册会计师（CPA）")]
-)
-def test_cmmlu_and_financeiq_ask_for_the_option_alone(name, subject):
-    found = asked(name)
-    assert found.header == f"以下是关于{subject}的单项选择题，请直接给出正确答案的选项。\n\n"
-    assert found.text == "题目：几？\nA. 一\nB. 二\nC. 三\nD. 四\n答案是："
-    assert (found.choices, found.target) == (tuple("ABCD"), "B")
 
 
 def test_mmlu_asks_in_english_with_a_blank_before_the_answer():
@@ -81,12 +83,17 @@ def test_agieval_names_its_letters(subject, text, choices):
 
 
 @pytest.mark.parametrize(
-    ("subject", "text"),
-    [("gaokao_mathcloze", "问题：几？\n答案："), ("math", "Q: 几？\nA: The answer is")],
+    ("name", "subject", "text"),
+    [
+        ("agieval", "gaokao_mathcloze", "问题：q\n答案："),
+        ("agieval", "math", "Q: q\nA: The answer is"),
+        ("xsum", "", "Document：q\nBased on the previous text, provide a brief single summary:"),
+        ("lcsts", "", "阅读以下文章，并给出简短的摘要：q\n摘要如下："),
+    ],
 )
-def test_agieval_asks_for_a_value_where_there_are_no_options(subject, text):
-    found = asked("agieval", Item(location="x", text="几？", reply="2"), subject=subject)
-    assert (found.text, found.choices, found.target.strip()) == (text, (), "2")
+def test_a_reply_is_asked_for_where_there_are_no_options(name, subject, text):
+    found = asked(name, Item(location="x", text="q", reply="r"), subject=subject)
+    assert (found.text, found.choices, found.target.strip()) == (text, (), "r")
 
 
 @pytest.mark.parametrize(
@@ -111,21 +118,6 @@ def test_a_sentiment_is_a_word_not_a_letter():
     assert asked("eprstmt", question).text == '内容： "好"。情绪分类：'
     assert asked("eprstmt", question).choices == ("消极。", "积极。")
     assert asked("eprstmt", question, WHOLE).choices[0] == '内容： "好"。情绪分类：\n消极。'
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (
-            "xsum",
-            "Document：q\nBased on the previous text, provide a brief single summary:",
-        ),
-        ("lcsts", "阅读以下文章，并给出简短的摘要：q\n摘要如下："),
-    ],
-)
-def test_summaries_are_asked_for(name, text):
-    found = asked(name, Item(location="x", text="q", reply="r"))
-    assert (found.text, found.choices, found.target.strip()) == (text, (), "r")
 
 
 ASKED = [one for one in BENCHMARKS.values() if one.scorings[0] == "choice_ll"]

@@ -107,9 +107,9 @@ def test_a_rate_that_diverged_before_is_not_chosen_and_one_that_diverges_now_cou
     assert set(found.values) == {3, 4} and {found.rates[seed][0] for seed in (3, 4)} == {RATES[1]}
 
 
-def text_of(spread: float, noise: float, blocks: int = 64, seeds: int = 5) -> tuple[Any, Any]:
+def text_of(spread: float, noise: float) -> tuple[Any, Any]:
     """Two arms whose blocks differ by the text, the seed and chance."""
-    rng = np.random.default_rng(0)
+    rng, blocks = np.random.default_rng(0), 64
     by_text = rng.normal(0, spread, blocks)
 
     def arm(own: float) -> Any:
@@ -117,7 +117,7 @@ def text_of(spread: float, noise: float, blocks: int = 64, seeds: int = 5) -> tu
             nats = 3 + own * by_text + rng.normal(0, noise, blocks)
             return {"nats": nats.tolist(), "tokens": [16] * blocks}
 
-        return side(lambda rate, seed: 3.0, seeds=seeds, blocks=kept, rates=[1e-3])
+        return side(lambda rate, seed: 3.0, seeds=5, blocks=kept, rates=[1e-3])
 
     return arm(1.0), arm(0.0)
 
@@ -140,7 +140,6 @@ def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks():
 
 def test_a_seed_of_a_grid_is_missing_without_one_rate_and_of_a_search_only_without_all():
     given = recipe(learning_rates=RATES, seeds=[2, 1]).compare
-    assert given is not None
     found = side(lambda rate, seed: 3.0, seeds=1, rates=RATES[:2])
     assert missing_seeds(given, found) == [2, 1]
     assert missing_seeds(given.model_copy(update={"search": "optuna"}), found) == [2]

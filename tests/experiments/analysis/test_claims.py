@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from layerlab import UserError
 from layerlab.experiments.analysis.claims import pairs
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
@@ -17,6 +16,7 @@ from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
 from layerlab.records.run import RunRecord
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, record, records, runs
 
 SOURCES = Path(__file__).resolve().parents[3] / "docs" / "sources.md"
@@ -254,8 +254,7 @@ def test_spikes_are_counted_where_a_monitor_heard_them(relation, counts, verdict
     ],
 )
 def test_a_claim_that_cannot_be_judged_is_refused(given, said):
-    with pytest.raises(UserError, match=re.escape(said)):
-        recipe(*ARMS, claims=[given])
+    refuses(re.escape(said), recipe, *ARMS, claims=[given])
 
 
 def test_an_arm_that_is_named_by_the_model_section_alone_is_known():

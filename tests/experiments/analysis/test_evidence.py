@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from layerlab import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.evidence import SPEEDS
 from layerlab.records.run import SHARED
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, records
 
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
@@ -79,11 +79,9 @@ def test_runs_that_shared_their_device_are_compared_with_those_that_did_not():
 
 
 def test_a_run_that_there_is_not_is_named():
-    with pytest.raises(
-        UserError,
-        match=(
-            r"compare\.timed has 'gpt2-s4', which is no run; did you mean 'gpt2-s3'\? expected "
-            r'an arm and a seed: write timed = \["llama-s1"\]'
-        ),
-    ):
-        recipe(timed=["llama-s1", "gpt2-s4"])
+    refuses(
+        r"compare\.timed has 'gpt2-s4', which is no run; did you mean 'gpt2-s3'\? expected "
+        r'an arm and a seed: write timed = \["llama-s1"\]',
+        recipe,
+        timed=["llama-s1", "gpt2-s4"],
+    )

@@ -16,8 +16,8 @@ from layerlab.experiments.estimate.disk_space import (
     page_bytes,
 )
 from layerlab.experiments.session import estimate_task
-from layerlab.training import flops
 from layerlab.training.trainer import Trainer
+from tests.training.support.planned import unmeasured  # noqa: F401  its fixture
 
 pytestmark = pytest.mark.full
 
@@ -28,12 +28,6 @@ SMALL: dict[str, Any] = {
     "evaluate": {"max_eval_blocks": 4, "prompts": ["The "], "max_new_tokens": 4},
     "monitor": {"interval": 10},
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(flops, "matmul_peak", lambda *_: 1e11)
 
 
 def size(paths: Iterable[Path]) -> int:

@@ -32,7 +32,6 @@ SECONDS = st.lists(st.floats(0, 1e3), min_size=1, max_size=20)
 @given(SECONDS, st.integers(1, 8))
 def test_a_schedule_lies_between_its_bounds(seconds, slots):
     found = _makespan(seconds, [ALONE] * slots, 0.0)
-    assert found is not None
     least = max(max(seconds), sum(seconds) / slots)
     assert least * (1 - 1e-9) <= found <= (2 - 1 / slots) * least * (1 + 1e-9)
     assert math.isclose(_makespan(seconds, [ALONE], 0.0) or 0.0, sum(seconds))

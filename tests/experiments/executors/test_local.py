@@ -55,8 +55,7 @@ class Heard(Progress):
 
 
 @pytest.mark.full
-def test_memory_is_that_of_the_run_and_not_of_what_came_before(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_memory_is_that_of_the_run_and_not_of_what_came_before(tmp_path, cache):
     run = planned()[0]
     if not reset_peak_memory():
         pytest.skip("this system counts the peak of a whole process alone")
@@ -68,8 +67,7 @@ def test_memory_is_that_of_the_run_and_not_of_what_came_before(tmp_path, monkeyp
 
 
 def told(run: RunSpec, out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / run.name / "result.json").read_text())
-    return found
+    return json.loads((out / run.name / "result.json").read_text())
 
 
 def attempts(run: RunSpec, out: Path) -> int:

@@ -12,6 +12,7 @@ from layerlab.experiments.executors.score_command import check_program, hash_com
 from layerlab.recipes.comparison_sections import Command
 from layerlab.records.scores import ModelScore
 from layerlab.system.untrusted.trust import trust
+from tests.support.refused import refuses
 
 
 def command(folder: Path, code: str, **given: float) -> Command:
@@ -66,9 +67,7 @@ def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path):
     ],
 )
 def test_anything_else_is_one_line_that_names_command_and_run(code, why, tmp_path):
-    with pytest.raises(UserError, match="gave no score of llama-s1: it ") as told:
-        scored(tmp_path, code)
-    said = str(told.value)
+    said = refuses("gave no score of llama-s1: it ", scored, tmp_path, code)
     assert said.startswith("the command 'own' gave no score") and why in said
     assert "expected a last line of standard output with a number" in said
     assert "\n" not in said and "\x1b" not in said and len(said) < 1000

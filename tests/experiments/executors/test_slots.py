@@ -13,6 +13,7 @@ from layerlab.experiments.executors import slots as module
 from layerlab.experiments.executors.slots import RunSlot, cores, gpus, share_devices, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import SHARED_DEVICE
+from tests.support.refused import refuses
 
 MANY = 24
 FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
@@ -187,8 +188,7 @@ def test_a_run_asks_for_its_cores_and_for_whole_gpus(monkeypatch):
 def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert gpus() == []
-    with pytest.raises(UserError, match="there is no GPU here that PyTorch can use"):
-        slots(settings(device="cuda"), MANY)
+    refuses("there is no GPU here that PyTorch can use", slots, settings(device="cuda"), MANY)
 
 
 def test_gpus_that_the_environment_hides_are_not_used(monkeypatch):

@@ -25,6 +25,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec
+from tests.support.refused import refuses
 from tests.training.support.drawn import record, write
 
 LOW, HIGH = 1e-4, 3e-2
@@ -136,10 +137,8 @@ def test_a_section_chooses_its_search():
 )
 def test_optuna_needs_a_range_and_three_trials(options, said):
     given = {"arms": ("llama",), "learning_rates": (1e-3, 1e-2), "search": "optuna", **options}
-    with pytest.raises(UserError, match=said):
-        next_rate(section(**given))
-    with pytest.raises(UserError, match="no learning rate was tried; expected at least"):
-        best({})
+    refuses(said, next_rate, section(**given))
+    refuses("no learning rate was tried; expected at least", best, {})
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch):

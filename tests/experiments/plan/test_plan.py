@@ -232,8 +232,7 @@ def test_an_arm_that_sets_what_all_arms_share_is_refused(section):
 )
 def test_an_arm_that_would_be_carried_out_in_another_way_is_refused(setting):
     said = r"'own' sets run\.\w+, which all arms share; take it out of the arm, and write it in"
-    with pytest.raises(UserError, match=said):
-        sides(compared(arms=["llama", arm_with(**setting)]))
+    refuses(said, sides, compared(arms=["llama", arm_with(**setting)]))
     # Where it computes is its own.
     found = sides(compared(arms=["llama", arm_with(run__device="cuda:1", run__threads=2)]))
     assert (found["own"].run.device, found["own"].run.threads) == ("cuda:1", 2)
@@ -250,8 +249,7 @@ def test_an_arm_has_the_size_that_its_baseline_is_matched_to():
 def test_arms_that_are_held_against_each_other_are_refused():
     circle = [{"variant": "gpt2", "against": "llama"}, {"variant": "llama", "against": "gpt2"}]
     said = r"none is a baseline: 'gpt2' against 'llama', 'llama' against 'gpt2'; leave out one"
-    with pytest.raises(UserError, match=said):
-        sides(compared(arms=circle))
+    refuses(said, sides, compared(arms=circle))
 
 
 def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():

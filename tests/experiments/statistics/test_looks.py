@@ -12,6 +12,7 @@ from layerlab.experiments.statistics.looks import (
     is_decided,
     stretches,
 )
+from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, runs
 
 SMALL = {
@@ -37,8 +38,7 @@ def test_every_look_waits_for_the_seeds_that_it_adds():
 @pytest.mark.parametrize("looks", [[3, 6], [6, 3, 12], [3, 3, 12], [1, 12], [3, 12, 24]])
 def test_looks_that_cannot_be_taken_are_refused(looks):
     said = f"compare.looks is {looks}; expected numbers of seeds from 2 on that rise to all 12"
-    with pytest.raises(UserError, match=re.escape(said)):
-        recipe(seeds=list(range(12)), looks=looks)
+    refuses(re.escape(said), recipe, seeds=list(range(12)), looks=looks)
 
 
 def test_a_search_that_chooses_its_runs_has_no_looks():
@@ -63,7 +63,6 @@ def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word():
 @pytest.mark.full
 def test_larger_effects_take_fewer_runs_and_none_takes_all():
     section = recipe(seeds=list(range(12)), looks=[3, 6, 12]).compare
-    assert section is not None
     found = expected_runs(section, 4)
     assert 48 >= found[0.0] > 46 and found[0.0] > found[2.0] > found[4.0] >= 12
     (said,) = describe_looks(section, 4)
@@ -73,9 +72,8 @@ def test_larger_effects_take_fewer_runs_and_none_takes_all():
 
 
 @pytest.mark.full
-def test_what_a_look_decides_is_not_run_on(tmp_path, monkeypatch):
+def test_what_a_look_decides_is_not_run_on(tmp_path, cache):
     """An arm that is the baseline is identical at the first look: half of the runs are spared."""
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     arms = ["llama", {"name": "same", "variant": "llama"}]
     looks = {"arms": arms, "seeds": [1, 2, 3, 4], "looks": [2, 4], "lockstep": True}
     found = compare({**SMALL, "compare": looks}, out=tmp_path, progress=False)
@@ -86,8 +84,7 @@ def test_what_a_look_decides_is_not_run_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_look_is_taken_at_the_runs_of_the_recipe_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_look_is_taken_at_the_runs_of_the_recipe_alone(tmp_path, cache):
     section = {"arms": ["llama", {"name": "same", "variant": "llama"}], "seeds": [1, 2]}
     looks = {**section, "seeds": [1, 2, 3], "looks": [2, 3], "lockstep": True}
     older = {**SMALL, "compare": {**section, "lockstep": True}, "train": {"max_steps": 3}}

@@ -73,8 +73,7 @@ def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
     ],
 )
 def test_patterns_are_texts(where: object, text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        Emulation(built("llama"), make_arithmetic("bf16"), where)
+    refuses(text, Emulation, built("llama"), make_arithmetic("bf16"), where)
 
 
 @pytest.mark.full

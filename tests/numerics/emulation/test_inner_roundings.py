@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.numerics.emulation.emulate import emulate, reference
 from layerlab.numerics.emulation.inner_roundings import accumulate, multiply_groups
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.round import rounder
 from tests.measures.family import built
 from tests.numerics.roots import needs_rounded_roots
+from tests.support.refused import refuses
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Function = Callable[[Tensor], Tensor]
@@ -228,8 +228,7 @@ def test_rounding_more_often_errs_more():
 )
 def test_what_cannot_be_split_is_refused(name, options, text):
     factors = (torch.ones(2), torch.ones(2, 2), torch.ones(2, 2))
-    with pytest.raises(UserError, match=text):
-        accumulate(name, factors, options, 2, same)
+    refuses(text, accumulate, name, factors, options, 2, same)
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp16", "fp32"])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from layerlab import UserError
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.emulation.selection import matches, patterns
 from tests.measures.family import built
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,4 @@ def test_patterns_are_looked_up():
     assert patterns(None, model) is None
     assert patterns("*.mlp:mul", model) == ("*.mlp:mul",)
     assert patterns(["lm_head", "model"], model) == ("lm_head", "model")
-    with pytest.raises(UserError, match="matches nothing in this model"):
-        patterns(["lm_head", "*.attention"], model)
+    refuses("matches nothing in this model", patterns, ["lm_head", "*.attention"], model)

@@ -58,7 +58,6 @@ def test_every_name_is_found_and_named_so():
 def test_any_digits_and_exponents():
     assert find("t11") == Format("t11", 11, None, None, math.inf)
     sixteen, fp16 = find("t11:-14:15"), FLOATS["fp16"]
-    assert isinstance(sixteen, Format)
     assert (sixteen.digits, sixteen.lowest, sixteen.highest, sixteen.largest) == (
         fp16.digits,
         fp16.lowest,

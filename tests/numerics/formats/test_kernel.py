@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats import kernel as home
-from layerlab.numerics.formats.formats import FLOATS
+from layerlab.numerics.formats.formats import FLOATS, find
 from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.kernel import GRAIN, Kernel, compiler, kernel
 from layerlab.numerics.formats.round import rounder
 from layerlab.numerics.formats.round_reference import CHUNK
 from layerlab.numerics.formats.scalar import Rounding
-from tests.numerics.formats.test_round import floating
 from tests.support.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -129,7 +128,7 @@ def test_flushing_subnormal_numbers_to_zero_changes_nothing(dtype, switch, monke
 
 @needs_views
 def test_a_tensor_without_address_falls_back_to_pure_torch():
-    rounding = Rounding(floating("bf16"))
+    rounding = Rounding(find("bf16"))
     rounding(torch.ones(2))  # the kernel is at hand, were there an address
     x = torch.randn(3, 4)
     assert torch.equal(torch.vmap(rounding)(x), rounding(x))
@@ -191,7 +190,6 @@ def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(monkeypatch, t
 @needs_compiler
 def test_a_cache_that_cannot_be_written_costs_only_the_cache(monkeypatch, tmp_path):
     kept = kernel().path
-    assert kept is not None
     (tmp_path / "file").write_text("not a folder", "utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(home, "_compile", lambda target: shutil.copyfile(kept, target))
@@ -203,7 +201,6 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(monkeypatch, tmp_pa
 @needs_compiler
 def test_a_damaged_kernel_is_built_anew_once(monkeypatch, tmp_path):
     kept = kernel().path
-    assert kept is not None
     whole = kept.read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     built = []
@@ -214,7 +211,6 @@ def test_a_damaged_kernel_is_built_anew_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(home, "_compile", compile)
     first = home._obtain().path
-    assert first is not None
     for damaged in (whole[:9000], b""):
         # Under a new inode: the mapped one belongs to this process.
         first.unlink()

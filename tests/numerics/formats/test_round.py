@@ -57,12 +57,6 @@ ODD = ("t1", "t5", "t11", "t24", "t53", "t30:-140:10", "t4:-130:0", "t3:-1074:10
 POLICIES = ("fp8_e4m3:nan", "bf16:saturate", "t11:saturate", "fp8_e5m2:nan")
 
 
-def floating(name: str) -> Format:
-    found = find(name)
-    assert isinstance(found, Format)
-    return found
-
-
 def differ(ours: Tensor, theirs: Tensor) -> int:
     """Elements that are not the same number, or not the same zero."""
     same = (ours == theirs) & (ours.signbit() == theirs.signbit())
@@ -146,7 +140,7 @@ def test_millions_of_awkward_numbers_round_as_in_ml_dtypes(name):
 @pytest.mark.parametrize("mode", GFLOAT)
 @pytest.mark.parametrize("name", SECOND)
 def test_numbers_round_as_in_gfloat(name, mode):
-    format = floating(name)
+    format = find(name)
     x = patterns(2_000, torch.float32)
     if format.digits < 8:
         x = torch.cat([x, between(format, torch.float32)])
@@ -158,7 +152,7 @@ def test_numbers_round_as_in_gfloat(name, mode):
 
 def check(x: Tensor, name: str, carrier: str) -> None:
     """Every mode; together, as the exact neighbours of a number are the same in all of them."""
-    format, numbers = floating(name), x.tolist()
+    format, numbers = find(name), x.tolist()
     for mode in DETERMINISTIC:
         wanted = [exact.rounded(value, format, mode, carrier) for value in numbers]
         assert differ(round_to(x, format, mode), torch.tensor(wanted, dtype=x.dtype)) == 0, mode
@@ -170,7 +164,7 @@ def check(x: Tensor, name: str, carrier: str) -> None:
 def test_every_halfway_point_of_small_formats(name, carrier):
     # In float64 the points are the same and only their neighbours are nearer: every fifth will do.
     step = 1 if carrier == "float32" else 5
-    check(between(floating(name), CARRIERS[carrier])[::step], name, carrier)
+    check(between(find(name), CARRIERS[carrier])[::step], name, carrier)
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -182,8 +176,8 @@ def test_any_digits_and_exponents_round_as_the_standard_words_it(name, carrier):
 
 
 def test_the_exact_words_can_fail():
-    x = between(floating("fp4_e2m1"), torch.float64)
-    wanted = [exact.rounded(value, floating("fp4_e2m1"), "away", "float64") for value in x.tolist()]
+    x = between(find("fp4_e2m1"), torch.float64)
+    wanted = [exact.rounded(value, find("fp4_e2m1"), "away", "float64") for value in x.tolist()]
     assert differ(round_to(x, "fp4_e2m1"), torch.tensor(wanted, dtype=x.dtype)) > 0
 
 
@@ -252,7 +246,7 @@ def test_stochastic_rounding_is_reproduced_by_its_seed_alone():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_representable_stays_in_every_mode(mode):
-    x = torch.tensor(exact.values(floating("fp8_e5m2")))
+    x = torch.tensor(exact.values(find("fp8_e5m2")))
     assert torch.equal(round_to(x, "fp8_e5m2", mode), x)
 
 
@@ -269,7 +263,7 @@ def test_nan_keeps_every_bit_and_zero_its_sign(dtype, mode):
 
 @pytest.mark.parametrize("policy", ["saturate", "nan", "inf"])
 def test_overflow_is_what_the_format_says(policy):
-    largest = floating("fp8_e5m2").largest
+    largest = find("fp8_e5m2").largest
     found = round_to(torch.tensor([1e9, -1e9, math.inf]), f"fp8_e5m2:{policy}")
     over = {"saturate": largest, "nan": math.nan, "inf": math.inf}[policy]
     assert differ(found, torch.tensor([over, -over, over])) == 0

@@ -11,8 +11,7 @@ from tests.numerics.recorded.recording import load_shallow
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    found: nn.Module = load_shallow("sdpa", torch.float32)
-    return found
+    return load_shallow("sdpa", torch.float32)
 
 
 @pytest.fixture(scope="module")

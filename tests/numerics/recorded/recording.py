@@ -42,6 +42,11 @@ def record(pieces: list[Tensor], read: Callable[[Tensor], Tensor]) -> list[Token
         ]
 
 
+def record_model(pieces: list[Tensor], engine: Any) -> list[TokenRecord]:
+    """What an engine records that computes as this model does."""
+    return record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
+
+
 def load(attention: str, dtype: torch.dtype = torch.bfloat16) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         builtin.path("llama"), dtype=dtype, attn_implementation=attention

@@ -40,8 +40,7 @@ def pad(ids: Tensor, texts: list[Tensor]) -> tuple[Tensor, int]:
 
 def read_offset(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
     places = torch.arange(2, len(ids) + 2)
-    logits: Tensor = model(input_ids=ids[None], position_ids=places[None]).logits[0]
-    return logits
+    return model(input_ids=ids[None], position_ids=places[None]).logits[0]
 
 
 def read_counted(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
@@ -57,15 +56,13 @@ def read_counted(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
 
 def read_attended(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
     whole, more = pad(ids, texts)
-    logits: Tensor = model(input_ids=whole[None]).logits[0, more:]
-    return logits
+    return model(input_ids=whole[None]).logits[0, more:]
 
 
 def read_packed(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
     at = next(number for number, one in enumerate(texts) if one is ids)
     before = [one for one in texts[:at]]
-    logits: Tensor = model(input_ids=torch.cat([*before, ids])[None]).logits[0, -len(ids) :]
-    return logits
+    return model(input_ids=torch.cat([*before, ids])[None]).logits[0, -len(ids) :]
 
 
 CONTEXTS: dict[str, tuple[Callable[[Any, Tensor, list[Tensor]], Tensor], str]] = {

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.numerics.recorded.recording import (
     load,
     load_shallow,
     record,
+    record_model,
     score,
     tell,
 )
@@ -30,23 +32,19 @@ from tests.numerics.recorded.recording import (
 BEGINNING = 1
 
 
-def read_autocast(ids: Tensor) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        logits: Tensor = load_shallow("sdpa", torch.float32)(input_ids=ids[None]).logits[0]
-    return logits
-
-
-RUNS: dict[str, Callable[[Tensor], Tensor]] = {
-    "torch-eager": lambda ids: load_shallow("eager")(input_ids=ids[None]).logits[0],
-    "torch-sdpa": lambda ids: load_shallow("sdpa")(input_ids=ids[None]).logits[0],
-    "autocast-bf16": read_autocast,
-}
-
-
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", RUNS)
-def test_a_record_is_assigned_to_its_run(model, pieces, name):
-    found = find(model, record(pieces, RUNS[name]), CANDIDATES, real=True)
+@pytest.mark.parametrize(
+    ("name", "attention", "dtype"),
+    [
+        ("torch-eager", "eager", torch.bfloat16),
+        ("torch-sdpa", "sdpa", torch.bfloat16),
+        ("autocast-bf16", "sdpa", torch.float32),
+    ],
+)
+def test_a_record_is_assigned_to_its_run(model, pieces, name, attention, dtype):
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+        read = record_model(pieces, load_shallow(attention, dtype))
+    found = find(model, read, CANDIDATES, real=True)
     assert found.best[0].name == name and found.candidates[0].real == pytest.approx(1, abs=1e-6)
     assert not found.is_bug and found.rest == pytest.approx(0, abs=1e-6)
     assert found.difference.tokens == sum(len(ids) - 1 for ids in pieces)
@@ -60,7 +58,7 @@ def test_a_record_is_assigned_to_its_run(model, pieces, name):
 
 @pytest.mark.full
 def test_by_emulation_alone_runs_that_round_alike_are_named_together(model, pieces):
-    found = find(model, record(pieces, RUNS["torch-sdpa"]), CANDIDATES)
+    found = find(model, record_model(pieces, load_shallow("sdpa")), CANDIDATES)
     assert {one.name for one in found.best} == {"torch-sdpa", "hf-generate"}
     assert "hf-generate or torch-sdpa" in str(found) or "torch-sdpa or hf-generate" in str(found)
     assert all(one.real is None for one in found.candidates)
@@ -82,9 +80,7 @@ def test_errors_that_went_apart_are_told_by_their_size(model, pieces):
     found = find(model, record(pieces, read), CANDIDATES)
     assert not found.is_bug and found.best[0].name != "float32" and found.best[0].share < 0
     assert "no profile fits by its digits" in str(found)
-    plain = find(
-        model, record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0]), CANDIDATES
-    )
+    plain = find(model, record_model(pieces, exact), CANDIDATES)
     assert plain.best[0].name == "float32"
 
 
@@ -100,7 +96,7 @@ def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(model, pieces):
         return torch.cat(found, dim=1)[0]
 
     records = [
-        TokenRecord(token_ids=one.token_ids, logprobs=(*[None] * prompt, *one.logprobs[prompt:]))
+        replace(one, logprobs=(*[None] * prompt, *one.logprobs[prompt:]))
         for one in record(pieces, read)
     ]
     found = find(model, records, CANDIDATES, real=True)
@@ -122,10 +118,8 @@ def shift(model: Any, ids: Tensor) -> Tensor:
 
 
 def begin(model: Any, ids: Tensor) -> Tensor:
-    logits: Tensor = model(input_ids=torch.cat([torch.tensor([BEGINNING]), ids])[None]).logits[
-        0, 1:
-    ]
-    return logits
+    logits: Tensor = model(input_ids=torch.cat([torch.tensor([BEGINNING]), ids])[None]).logits
+    return logits[0, 1:]
 
 
 def turn(model: Any, ids: Tensor) -> Tensor:
@@ -147,7 +141,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in MISTAKES])
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_called_a_bug_and_named(model, pieces, name, monkeypatch):
     make, cause = MISTAKES[name]
     monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
@@ -162,7 +156,7 @@ def test_a_mistake_is_called_a_bug_and_named(model, pieces, name, monkeypatch):
 
 @pytest.mark.full
 def test_a_few_tokens_are_assigned_to_no_profile(model, pieces):
-    found = find(model, record([pieces[0][:6]], RUNS["torch-sdpa"]), CANDIDATES[:2])
+    found = find(model, record_model([pieces[0][:6]], load_shallow("sdpa")), CANDIDATES[:2])
     assert not found.is_bug
     assert "5 tokens are too few to tell whose (24 are needed)" in str(found)
 
@@ -173,8 +167,7 @@ def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(model, pieces):
     with torch.no_grad():
         for one in other.parameters():
             one.mul_(1.1)
-    read = record(pieces, lambda ids: other(input_ids=ids[None]).logits[0])
-    found = find(model, read, CANDIDATES[:2])
+    found = find(model, record_model(pieces, other), CANDIDATES[:2])
     assert found.is_bug and found.cause is None
     assert "none that was tried explains it: another checkpoint" in str(found)
     assert "comes nearest" not in str(found)
@@ -266,10 +259,7 @@ def test_other_numbers_than_log_probabilities_are_named(model, pieces, wrong, ca
 def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[TokenRecord]:
     """Change what was recorded of the last token of each text."""
     return [
-        TokenRecord(
-            token_ids=one.token_ids,
-            logprobs=(*one.logprobs[:-1], change(one.logprobs[-1] or 0.0)),
-        )
+        replace(one, logprobs=(*one.logprobs[:-1], change(one.logprobs[-1] or 0.0)))
         for one in records
     ]
 
@@ -277,13 +267,9 @@ def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[T
 @pytest.mark.full
 def test_one_profile_alone_is_held_against_what_rounding_makes(pieces):
     model, low = (load("sdpa", kind) for kind in (torch.float32, torch.bfloat16))
-    plain = record(pieces, lambda ids: model(input_ids=ids[None]).logits[0])
-    rounded = record(pieces, lambda ids: low(input_ids=ids[None]).logits[0])
+    plain, rounded = (record_model(pieces, engine) for engine in (model, low))
     short = [
-        TokenRecord(
-            token_ids=one.token_ids,
-            logprobs=(None, *[round(value or 0.0, 3) for value in one.logprobs[1:]]),
-        )
+        replace(one, logprobs=(None, *[round(value or 0.0, 3) for value in one.logprobs[1:]]))
         for one in plain
     ]
     alone = [load_profile("float32")]
@@ -304,7 +290,8 @@ def test_one_profile_alone_is_held_against_what_rounding_makes(pieces):
 @pytest.mark.full
 def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(model, pieces, monkeypatch):
     monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
-    wrong = keep(record(pieces, RUNS["torch-sdpa"]), lambda value: value - 1000.0)
+    plain = record_model(pieces, load_shallow("sdpa"))
+    wrong = keep(plain, lambda value: value - 1000.0)
     found = find(model, wrong, CANDIDATES[:2])
     assert found.is_bug and found.cause is None
     added = next(one for one in found.causes if one.name.endswith("beginning added"))
@@ -328,10 +315,7 @@ def test_no_more_texts_are_read_than_tell_something(model, monkeypatch):
 def test_what_explains_half_is_told_where_something_else_is_left(model, pieces):
     """As a shift of an answer whose first token has another value."""
     early = record(pieces, lambda ids: shift(model, ids).float())
-    wrong = [
-        TokenRecord(token_ids=one.token_ids, logprobs=(None, -4.0, *one.logprobs[2:]))
-        for one in early
-    ]
+    wrong = [replace(one, logprobs=(None, -4.0, *one.logprobs[2:])) for one in early]
     found = find(model, wrong, CANDIDATES[:1])
     assert found.is_bug and found.cause is None
     assert "each recorded a token too early leaves" in str(found).splitlines()[0]

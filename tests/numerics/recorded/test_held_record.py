@@ -1,5 +1,7 @@
 """Digits that an engine stores are told by what they leave, and are no bug."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,9 +13,15 @@ from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.token_scores import TokenScores
 from layerlab.numerics.recorded.held_record import EXACT, HeldRecord, _run_all
 from layerlab.numerics.recorded.mistakes import changing, find_rounded, round_down
-from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import ProfileFit
-from tests.numerics.recorded.recording import CANDIDATES, draw_model, find, load_shallow, record
+from tests.numerics.recorded.recording import (
+    CANDIDATES,
+    draw_model,
+    find,
+    load_shallow,
+    record,
+    record_model,
+)
 
 
 def store(values: Tensor) -> Tensor:
@@ -29,8 +37,7 @@ def test_weights_in_fp8_are_no_bug_and_their_format_is_named(model, pieces):
         for name, weight in engine.named_parameters():
             if "proj" in name:
                 weight.copy_(store(weight))
-    read = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
-    found = find(model, read, CANDIDATES[:1])
+    found = find(model, record_model(pieces, engine), CANDIDATES[:1])
     assert found.cause is not None and not found.is_bug
     assert found.cause.name == "weights quantized to fp8_e4m3:channel"
     assert str(found).startswith("quantization, no bug: weights quantized to fp8_e4m3:channel")
@@ -48,8 +55,7 @@ def test_a_cache_in_fp8_is_named(model, pieces):
 
     def read(ids: Tensor) -> Tensor:
         cache = CacheInFp8(config=engine.config)
-        logits: Tensor = engine(input_ids=ids[None], past_key_values=cache).logits[0]
-        return logits
+        return engine(input_ids=ids[None], past_key_values=cache).logits[0]
 
     found = find(model, record(pieces, read), CANDIDATES[:1])
     assert found.cause is not None and found.cause.name == "cache quantized to fp8_e4m3"
@@ -59,32 +65,24 @@ def test_a_cache_in_fp8_is_named(model, pieces):
 @pytest.mark.full
 def test_nothing_is_quantized_where_nothing_was(model, pieces):
     engine = load_shallow("eager")
-
-    def read(ids: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            logits: Tensor = engine(input_ids=ids[None]).logits[0]
-        return logits
-
-    found = find(model, record(pieces, read), CANDIDATES[:2])
+    with torch.autocast("cpu", torch.bfloat16):
+        read = record_model(pieces, engine)
+    found = find(model, read, CANDIDATES[:2])
     assert not found.is_bug and found.cause is None and not found.causes
 
 
 @pytest.mark.full
 def test_zeros_of_masked_tokens_are_named(model, pieces):
-    engine, masked = load_shallow("sdpa"), slice(20, 40)
-    records = []
-    for one in record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0]):
-        values = list(one.logprobs)
-        values[masked] = [0.0] * len(values[masked])
-        records.append(TokenRecord(token_ids=one.token_ids, logprobs=tuple(values)))
+    plain = record_model(pieces, load_shallow("sdpa"))
+    zeros = [0.0] * 20
+    records = [
+        replace(one, logprobs=(*one.logprobs[:20], *zeros, *one.logprobs[40:])) for one in plain
+    ]
     found = find(model, records, CANDIDATES[:1])
     assert found.cause is not None
     assert found.cause.name == "0 recorded of masked tokens or padding (write null there)"
     missing = [
-        TokenRecord(
-            token_ids=one.token_ids,
-            logprobs=tuple(None if value == 0 else value for value in one.logprobs),
-        )
+        replace(one, logprobs=tuple(None if value == 0 else value for value in one.logprobs))
         for one in records
     ]
     assert not find(model, missing, CANDIDATES[:1]).is_bug

@@ -15,8 +15,7 @@ from tests.support.refused import refuses
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(builtin.path("llama"))
-    return found
+    return AutoTokenizer.from_pretrained(builtin.path("llama"))
 
 
 def test_tokens_as_texts_become_those_of_the_tokenizer(tmp_path, tokenizer):

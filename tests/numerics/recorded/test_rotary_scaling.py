@@ -49,8 +49,7 @@ def test_a_scaling_on_one_side_alone_is_named(mine, theirs, name):
     texts = [torch.randint(3, 300, (60,)) for _ in range(2)]
 
     def read(ids: Tensor) -> Tensor:
-        logits: Tensor = engine(input_ids=ids[None]).logits[0]
-        return logits
+        return engine(input_ids=ids[None]).logits[0]
 
     found = find(own, record(texts, read), CANDIDATES[:2])
     assert found.is_bug and found.cause is not None and found.cause.name == name

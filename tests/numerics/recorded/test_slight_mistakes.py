@@ -1,7 +1,7 @@
 """Mistakes no larger than rounding are told from it, and rounding is taken for none of them."""
 
 import copy
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,7 +22,15 @@ from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import TemperatureFit
 from layerlab.numerics.recorded.rounding_limits import LEAST, find_limits
 from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate, fit_temperature
-from tests.numerics.recorded.recording import CANDIDATES, EAGER, draw_model, find, load, record
+from tests.numerics.recorded.recording import (
+    CANDIDATES,
+    EAGER,
+    draw_model,
+    find,
+    load,
+    record,
+    record_model,
+)
 
 TRIALS = 100
 ALL = torch.ones(1, dtype=torch.bool)
@@ -30,8 +38,7 @@ ALL = torch.ones(1, dtype=torch.bool)
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    found: nn.Module = AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
-    return found
+    return AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +210,7 @@ def test_a_slight_temperature_is_hardly_ever_a_cap():
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
 def test_no_temperature_is_none(model, pieces, name):
     """Also where the profile of the run is not among the candidates."""
-    engine = load(name)
-    read = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
+    read = record_model(pieces, load(name))
     for profiles in (CANDIDATES, CANDIDATES[2:3]):
         found = find(model, read, profiles)
         assert found.temperature is not None and not found.temperature.is_applied
@@ -212,15 +218,11 @@ def test_no_temperature_is_none(model, pieces, name):
         assert f"temperature         {found.temperature}" in str(found)
 
 
-def read_cast(ids: Tensor) -> Any:
-    """Read a model that was built in float32 and cast whole, its frequencies with it."""
-    return load("sdpa", torch.float32).to(torch.bfloat16)(input_ids=ids[None]).logits[0]
-
-
 @pytest.mark.full
 def test_a_model_that_was_cast_whole_is_found_by_its_digits(model, pieces):
     before = {name: one.clone() for name, one in model.named_buffers()}
-    found = find(model, record(pieces, read_cast), CANDIDATES[1:2], real=True)
+    cast = load("sdpa", torch.float32).to(torch.bfloat16)  # its frequencies with it
+    found = find(model, record_model(pieces, cast), CANDIDATES[1:2], real=True)
     assert found.is_bug and not found.is_beyond and found.cause is not None
     assert found.cause.name == f"rotary frequencies {ROUNDED}"
     assert found.cause.left < found.cause.whole / 10 and found.forwards <= 30
@@ -290,13 +292,12 @@ def change(records: list[TokenRecord], *places: int) -> list[TokenRecord]:
     values = [
         None if one is None else one - 9 * (at in places) for at, one in enumerate(first.logprobs)
     ]
-    return [TokenRecord(token_ids=first.token_ids, logprobs=tuple(values)), *others]
+    return [replace(first, logprobs=tuple(values)), *others]
 
 
 @pytest.mark.full
 def test_one_token_that_is_far_out_is_told_as_such(model, pieces):
-    engine = load("sdpa")
-    plain = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
+    plain = record_model(pieces, load("sdpa"))
     found = find(model, change(plain, 50), CANDIDATES[:2], real=True)
     assert found.is_bug and not found.is_beyond and found.cause is None
     (token,) = found.outliers
@@ -319,7 +320,7 @@ def test_a_head_kept_in_float32_is_told_from_one_in_bf16():
     engine.lm_head.weight.data = own.lm_head.weight.data.clone()
     engine.lm_head.register_forward_pre_hook(lambda module, args: (args[0].float(),))
     texts = [torch.randint(3, 300, (48,))]
-    read = record(texts, lambda ids: engine(input_ids=ids[None]).logits[0])
+    read = record_model(texts, engine)
     wide = {"head_weights": "fp32", "head": "fp32"}
     candidates = [
         NumericsProfile(name="own", operations=wide),

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab import UserError
 from layerlab.numerics.theory import error_bounds
 from layerlab.numerics.theory.activations import ACTIVATIONS, activation
 from layerlab.numerics.theory.roundoff_model import uniform
+from tests.support.refused import refuses
 
 mpmath.mp.dps = 40
 DOUBLE = torch.float64
@@ -160,5 +160,4 @@ def test_a_formula_rounds_no_more_within_an_error_than_is_allowed_for(name, z, o
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(UserError, match="is no activation with a known rounding bound"):
-        activation("mish")
+    refuses("is no activation with a known rounding bound", activation, "mish")

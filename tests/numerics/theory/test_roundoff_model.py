@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab import UserError
 from layerlab.numerics.theory.roundoff_model import (
     OPERATIONS,
     Arithmetic,
     mixed,
     uniform,
 )
+from tests.support.refused import refuses
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,5 +50,4 @@ def test_uniform_rounds_everything_and_mixed_stores_in_the_lower_format():
 
 @pytest.mark.parametrize("unit", [-0.1, 1.0, math.inf, math.nan])
 def test_a_unit_that_is_none_is_refused(unit):
-    with pytest.raises(UserError, match="is no unit roundoff; give a number from 0"):
-        Arithmetic(sum=unit)
+    refuses("is no unit roundoff; give a number from 0", Arithmetic, sum=unit)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from layerlab import UserError, train
+from layerlab import train
 from layerlab.training.checkpoints import result
 from tests.support import mounted
+from tests.support.refused import refuses
 
 pytestmark = pytest.mark.full
 
@@ -21,7 +22,7 @@ SMALL = {
 }
 
 
-def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(tmp_path, monkeypatch):
+def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(tmp_path, monkeypatch, cache):
     forced: list[str] = []
     fsync = os.fsync
 
@@ -33,7 +34,6 @@ def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(tmp_path, monk
         assert {"result.json", "model.safetensors", folder.parent.name} <= set(forced)
         forced.append("removed")
 
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "fsync", force)
     monkeypatch.setattr(result, "remove_checkpoints", remove)
     train(SMALL, out=tmp_path, progress=False)
@@ -44,8 +44,7 @@ def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(tmp_path, monk
     ("checkpoint", "then"),
     [(2, "goes on from update 2"), pytest.param(9, "begins anew", marks=pytest.mark.full)],
 )
-def test_a_model_that_finds_no_room(tmp_path, monkeypatch, checkpoint, then):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_model_that_finds_no_room(tmp_path, cache, checkpoint, then):
     place = tmp_path / "disk"
     # Room for the checkpoint of update 2, and not for the model beside it.
     size = "4500k" if checkpoint == 2 else "300k"
@@ -55,8 +54,7 @@ def test_a_model_that_finds_no_room(tmp_path, monkeypatch, checkpoint, then):
             r"cannot write .*/model: no space is left on the device; make room there, then type "
             rf"the same command, which {then}"
         )
-        with pytest.raises(UserError, match=said):
-            train(SMALL, out=place, progress=False, settings=settings)
+        refuses(said, train, SMALL, out=place, progress=False, settings=settings)
         (folder,) = (place / "small" / "runs").iterdir()
         left = {one.name for one in folder.iterdir()}
         assert "result.json" not in left and "model" not in left
@@ -67,9 +65,8 @@ def test_a_model_that_finds_no_room(tmp_path, monkeypatch, checkpoint, then):
         assert again.result["resumes"] == (1 if checkpoint == 2 else 0)
 
 
-def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(tmp_path, monkeypatch):
+def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(tmp_path, cache):
     """And of its files; what a user has put there stays, whatever it is called."""
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     train(SMALL, out=tmp_path, progress=False)
     (folder,) = (tmp_path / "small" / "runs").iterdir()
     (folder / "result.json").unlink()
@@ -83,8 +80,7 @@ def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(tmp_path, mo
     assert {name for name in left if name.endswith("partial")} == {".mine.partial"}
 
 
-def test_what_a_kill_left_of_checkpoints_goes_from_a_finished_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_what_a_kill_left_of_checkpoints_goes_from_a_finished_run(tmp_path, cache):
     first = train(SMALL, out=tmp_path, progress=False)
     (folder,) = (tmp_path / "small" / "runs").iterdir()
     for name in ("step-00000002", ".step-00000001.0a1b2c3d.partial"):

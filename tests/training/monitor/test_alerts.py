@@ -12,9 +12,10 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from layerlab import Monitor, UserError, build
+from layerlab import Monitor, build
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.rules import Rules
+from tests.support.refused import refusal, refuses
 from tests.training.support.watched import BLOCK, VOCAB, batch, loss_of
 
 Row = tuple[int | None, int | None, str, float]
@@ -278,9 +279,7 @@ def test_limits_can_be_set():
     ],
 )
 def test_limits_that_no_rule_can_hold_are_refused(given, said):
-    with pytest.raises(UserError) as caught:
-        Limits(**given)
-    assert str(caught.value).startswith(said)
+    assert refusal(Limits, **given).startswith(said)
 
 
 def test_a_limit_without_end_silences_its_rule():
@@ -348,8 +347,7 @@ def test_what_is_no_number_is_refused_as_a_loss(tiny, given, kind):
     model = tiny("llama")
     said = f"loss is a {kind}, not one number; type monitor.step(output.loss, norm)"
     for tell in (Monitor(model).step, Monitor(model).judge):
-        with pytest.raises(UserError, match=re.escape(said)):
-            tell(*given)
+        refuses(re.escape(said), tell, *given)
 
 
 def test_of_an_older_state_the_losses_alone_are_remembered():

@@ -14,7 +14,16 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from layerlab import Monitor
 from layerlab.recipes.training_sections import EmulateSection
 from layerlab.training.step.emulated_rounding import emulation
-from tests.training.support.watched import batch, expected, loss_of, ours, trained, values, weights
+from tests.training.support.watched import (
+    batch,
+    expected,
+    loss_of,
+    ours,
+    read_once,
+    trained,
+    values,
+    weights,
+)
 
 Family = Callable[..., PreTrainedModel]
 PARTS = ("layers", "attention_heads", "ffn_dim")
@@ -36,9 +45,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 def test_a_model_in_ddp_is_read(alone, given):
     model = ours()
     wrapped = nn.parallel.DistributedDataParallel(model)
-    monitor = Monitor(wrapped if given == "wrapped" else model)
-    loss_of(wrapped, batch(0)).backward()
-    monitor.step()
+    monitor = read_once(wrapped, batch(0), Monitor(wrapped if given == "wrapped" else model))
     assert not monitor.notes
     reference = expected(model, batch(0)[0])
     assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
@@ -157,9 +164,7 @@ def test_a_compiled_model_is_read_as_it_is_read_uncompiled(tiny, form):
     model = tiny("llama").train()
     reference = expected(model, batch(0)[0])
     given, called = compiled(model, form)
-    monitor = Monitor(given)
-    loss_of(called, batch(0)).backward()
-    monitor.step()
+    monitor = read_once(called, batch(0), Monitor(given))
     for measure, found in reference.items():
         assert values(monitor, measure) == pytest.approx(found, rel=1e-5), measure
     torch.compiler.reset()
@@ -172,18 +177,14 @@ def test_an_adapted_model_is_read(tiny):
     reference = expected(model, batch(0)[0])
     config = peft.LoraConfig(target_modules=["o_proj"], task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(model, config).train()
-    monitor = Monitor(adapted)
-    loss_of(adapted, batch(0)).backward()
-    monitor.step()
+    monitor = read_once(adapted, batch(0))
     assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
     assert values(monitor, "querykey_norm") == pytest.approx(reference["querykey_norm"], rel=2e-6)
 
 
 def test_what_has_no_reading_is_noted_and_the_rest_is_read():
     model = ours("qk-norm")
-    monitor = Monitor(model)
-    loss_of(model, batch(0)).backward()
-    monitor.step()
+    monitor = read_once(model, batch(0))
     assert "QK-norm" in monitor.notes["querykey_norm"]
     assert not values(monitor, "querykey_norm")
     assert len(values(monitor, "score")) == 4
@@ -223,8 +224,7 @@ def test_emulated_rounding_is_watched_and_left_alone(mode):
             if watch is not None:
                 watch.step(loss)
             optimizer.step()
-    mine, theirs = weights(models[1]), weights(models[0])
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=0, atol=0)
     assert not monitor.notes
     assert len(values(monitor, "score", 2)) == 4
 
@@ -237,9 +237,7 @@ def test_a_row_of_one_token_is_passed_over(tiny, padded):
         {"left": [0] * 15 + [1], "right": [1] + [0] * 15, "all": [0] * 16}[padded]
     )
     reference = expected(model, batch(9)[1])
-    monitor = Monitor(model, on_alarm="raise")
-    loss_of(model, batch(9), attention_mask=mask).backward()
-    monitor.step()
+    monitor = read_once(model, batch(9), Monitor(model, on_alarm="raise"), attention_mask=mask)
     assert not monitor.notes
     assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
 
@@ -280,8 +278,7 @@ def test_a_model_that_is_saved_whole_leaves_its_monitor_behind(tiny, tmp_path):
     torch.save(model, tmp_path / "whole")
     kept = torch.load(tmp_path / "whole", weights_only=False)
     loss_of(kept, batch(0)).backward()
-    loss_of(model, batch(1)).backward()
-    monitor.step()
+    read_once(model, batch(1), monitor)
     assert values(monitor, "score") == pytest.approx(expected(model, batch(1)[0])["score"])
 
 

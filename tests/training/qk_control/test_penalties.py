@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from layerlab import UserError, build
+from layerlab import build
 from layerlab.measures.quantities.weights.querykey import factored_spectrum
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, EmulateSection
@@ -17,6 +17,7 @@ from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl, extreme_values, log_condition
 from layerlab.training.step.emulated_rounding import emulation
 from tests.support.forked import Forked
+from tests.support.refused import refusal
 from tests.training.support.controlled import SIZES, largest_scores, model, words
 
 
@@ -214,9 +215,7 @@ def test_what_cannot_be_controlled_is_said():
         (model(), ControlSection(qk_clip=1.0, sigma_reparam=True)),
         (build("qk-norm", **SIZES), ControlSection(spectral_penalty=1.0)),
     ):
-        with pytest.raises(UserError) as told:
-            QKControl(one, section)
-        said.append(str(told.value))
+        said.append(refusal(QKControl, one, section))
     assert said == [
         "control.qk_clip and control.sigma_reparam both set the size of the query and key weights; "
         "choose one of them",

@@ -14,6 +14,7 @@ from layerlab.numerics.emulation.emulate import reference
 from layerlab.recipes.training_sections import EmulateSection
 from layerlab.training.step.emulated_rounding import emulation
 from tests.support.forked import python
+from tests.training.support.controlled import words
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 64, "context": 16}
 
@@ -27,10 +28,6 @@ def model(**options: object) -> LabForCausalLM:
                 parameter *= 10
     made.set_attn_implementation("eager")
     return made
-
-
-def words(rows: int = 4, seed: int = 0) -> Tensor:
-    return torch.randint(64, (rows, 16), generator=torch.Generator().manual_seed(seed))
 
 
 def gradient(one: LabForCausalLM) -> Tensor:

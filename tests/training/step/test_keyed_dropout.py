@@ -10,16 +10,13 @@ from layerlab import UserError, build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.training.step.keyed_dropout import key_dropout
 from tests.support.forked import python
+from tests.training.support.controlled import words
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 
 
 def model(variant: str = "llama", **options: object) -> LabForCausalLM:
     return build(variant, **{**SIZES, "dropout": 0.2, **options}).train()
-
-
-def words(rows: int = 4) -> Tensor:
-    return torch.randint(64, (rows, 16), generator=torch.Generator().manual_seed(0))
 
 
 def gradients(one: LabForCausalLM, pieces: int = 1, update: int = 5) -> Tensor:

@@ -115,9 +115,8 @@ def test_pieces_give_the_gradient_of_the_whole_also_where_they_are_unequal():
             assert error < 1e-5, name
 
 
-def test_moments_are_there_before_the_first_batch(tmp_path, monkeypatch):
+def test_moments_are_there_before_the_first_batch(tmp_path, cache):
     """What runs out of memory later does so in a pass, which can be taken in pieces."""
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     run = killed.run_of(killed.recipe(tmp_path))
     training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     moments = [training.optimizer.state[one] for one in training.model.parameters()]
@@ -125,8 +124,7 @@ def test_moments_are_there_before_the_first_batch(tmp_path, monkeypatch):
     assert all({"step", "exp_avg", "exp_avg_sq"} == one.keys() for one in moments)
 
 
-def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(tmp_path, monkeypatch, cache):
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB.")
@@ -162,8 +160,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.full
-def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(tmp_path, cache):
     changes = {"run.num_processes": 2, "train.max_steps": 3, "train.batch_size": 8}
     write_run(killed.run_of(killed.recipe(tmp_path, **changes)), tmp_path / "run")
     places = [{**os.environ, **RunSlot(threads=1).environment(), **rank} for rank in ranks(2)]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab import build
+from layerlab import Monitor, build
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.runner import readings
 from layerlab.plugins import resolve
@@ -29,8 +29,17 @@ def batch(seed: int, rows: int = 4, tokens: int = BLOCK) -> Tensor:
 
 
 def loss_of(model: Any, tokens: Tensor, **options: Any) -> Tensor:
-    loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False, **options).loss
-    return loss
+    return model(input_ids=tokens, labels=tokens, use_cache=False, **options).loss
+
+
+def read_once(
+    model: Any, tokens: Tensor, monitor: Monitor | None = None, **options: Any
+) -> Monitor:
+    """What a monitor, by default a new one of this model, reads of one forward and backward."""
+    monitor = monitor or Monitor(model)
+    loss_of(model, tokens, **options).backward()
+    monitor.step()
+    return monitor
 
 
 def trained(model: Any, monitor: Any = None, updates: int = 4, **options: Any) -> Any:

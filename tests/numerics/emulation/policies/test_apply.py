@@ -25,6 +25,7 @@ from layerlab.numerics.emulation.policies.attention_dtype import PREFIX, impleme
 from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.system.model_cache import cache_of, read_on
 from tests.measures.family import built
+from tests.support.refused import refuses
 
 ATTENTION = "*:attention"
 HEARD = ("gpt2", "llama", "gemma2", "qwen3", "mixtral", "deepseek_v3", "gpt_neox", "ours")
@@ -206,8 +207,7 @@ def test_a_model_with_a_policy_is_saved_as_it_is(tmp_path):
 
 
 def test_a_model_without_a_policy_of_its_own_needs_one():
-    with pytest.raises(UserError, match="was saved without a policy"):
-        apply_precision(model("llama"))
+    refuses("was saved without a policy", apply_precision, model("llama"))
 
 
 CARRIED = [
@@ -222,8 +222,7 @@ CARRIED = [
 def test_a_configuration_whose_policy_says_nothing_is_refused(carried, text):
     own = copy.deepcopy(model("llama"))
     own.config.precision_policy = carried
-    with pytest.raises(UserError, match=text):
-        apply_precision(own)
+    refuses(text, apply_precision, own)
 
 
 def test_our_models_carry_their_policy_too(tmp_path):
@@ -292,8 +291,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("family", "keep", "format", "text"), MISTAKES)
 def test_a_policy_that_cannot_be_applied_changes_nothing(family, keep, format, text):
     own = copy.deepcopy(model(family))
-    with pytest.raises(UserError, match=text):
-        apply_precision(own, Policy(format=format, keep=keep))
+    refuses(text, apply_precision, own, Policy(format=format, keep=keep))
     assert traces(own) == traces(model(family))
     assert {value.dtype for value in own.parameters()} == {torch.float32}
 

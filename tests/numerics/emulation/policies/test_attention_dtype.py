@@ -21,8 +21,7 @@ REST = sorted(set(FAMILIES) - set(UNBUILT) - set(SAMPLE))
 @torch.no_grad()
 def logits(model: PreTrainedModel) -> Tensor:
     words = torch.randint(10, 64, (2, TOKENS), generator=torch.Generator().manual_seed(0))
-    found: Tensor = model(input_ids=words, use_cache=False).logits
-    return found
+    return model(input_ids=words, use_cache=False).logits
 
 
 @pytest.mark.few(2)

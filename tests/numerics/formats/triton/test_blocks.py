@@ -15,7 +15,7 @@ from layerlab.numerics.formats.block_formats import (
     _two_level,
     to_blocks,
 )
-from layerlab.numerics.formats.formats import BLOCKS, Block, Format, find
+from layerlab.numerics.formats.formats import BLOCKS, Block, find
 from layerlab.numerics.formats.grid import MODES, grid
 from layerlab.numerics.formats.integer_formats import join_blocks, split_blocks
 from layerlab.numerics.formats.round import round_to
@@ -39,9 +39,7 @@ DETERMINISTIC = ("nearest", "away", "zero", "up", "down")
 
 
 def block(element: str, size: int, scale: str) -> Block:
-    found = find(element)
-    assert isinstance(found, Format)
-    return Block(f"{element} by {size}", found, size, scale)  # type: ignore[arg-type]
+    return Block(f"{element} by {size}", find(element), size, scale)
 
 
 # Sizes that are no power of two, many digits, elements far below one: the wide way, too.

@@ -38,12 +38,6 @@ def calm() -> Iterator[None]:
         yield
 
 
-def whole(name: str) -> Integer:
-    found = find(name)
-    assert isinstance(found, Integer)
-    return found
-
-
 def samples(dtype: torch.dtype) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     limits = torch.finfo(dtype)
@@ -73,7 +67,7 @@ def check(x: Tensor, format: Integer, mode: str, label: str = "") -> None:
 @symmetries
 @pytest.mark.parametrize("scale", SCALES)
 def test_whole_numbers_have_the_bits_of_the_reference(scale, symmetry, dtype):
-    format = whole(f"{scale}:{symmetry}")
+    format = find(f"{scale}:{symmetry}")
     for label, x in samples(dtype).items():
         for mode in DETERMINISTIC if label == "halfway" else ("nearest",):
             check(x, format, mode, label)
@@ -96,7 +90,7 @@ def test_a_number_alone_and_other_layouts(monkeypatch):
 @symmetries
 @pytest.mark.parametrize("scale", SCALES)
 def test_given_draws_give_the_bits_of_the_reference(scale, symmetry, dtype, monkeypatch):
-    format = whole(f"{scale}:{symmetry}")
+    format = find(f"{scale}:{symmetry}")
     drawn: list[Tensor] = []
     source = torch.Generator().manual_seed(2)
 
@@ -144,7 +138,7 @@ def test_how_the_work_is_divided_changes_nothing(monkeypatch):
             for name, results in found.items():
                 for mode in ("nearest", "stochastic"):
                     generator = torch.Generator().manual_seed(1)
-                    results.append(round_integers(x, whole(name), mode, generator))
+                    results.append(round_integers(x, find(name), mode, generator))
     for results in found.values():
         assert all(equal(one, results[place % 2]) for place, one in enumerate(results))
         assert not equal(results[0], results[1])
@@ -158,7 +152,7 @@ def test_every_number_of_sixteen_bits_and_millions_of_others(scale):
     normal = torch.randn(600_000, generator=torch.Generator().manual_seed(6))
     for x in (near, many, many.abs().sort().values, normal):
         for mode in DETERMINISTIC:
-            check(x[: len(x) // 512 * 512].view(-1, 512), whole(scale), mode)
+            check(x[: len(x) // 512 * 512].view(-1, 512), find(scale), mode)
 
 
 @pytest.mark.gpu
@@ -166,4 +160,4 @@ def test_every_number_of_sixteen_bits_and_millions_of_others(scale):
 def test_a_gpu_takes_them(scale):
     x = torch.randn(12, 40, 96)
     for mode in DETERMINISTIC:
-        assert equal(round_to(x.cuda(), scale, mode), to_integers(x, whole(scale), mode)), mode
+        assert equal(round_to(x.cuda(), scale, mode), to_integers(x, find(scale), mode)), mode

@@ -23,7 +23,7 @@ from layerlab.numerics.formats.round_reference import in_torch
 from layerlab.numerics.formats.triton import kernel as module
 from layerlab.numerics.formats.triton.kernel import TritonLaunch
 from tests.numerics.formats.test_kernel import FORMATS, random
-from tests.numerics.formats.test_round import awkward, floating, halves
+from tests.numerics.formats.test_round import awkward, halves
 from tests.numerics.formats.triton_sample import (
     DEVICE,
     WORDS,
@@ -62,14 +62,14 @@ def fused(
     given = x.to(DEVICE)
     out = torch.empty_like(given)
     drawn = None if words is None else words.to(DEVICE)
-    numbers = grid(floating(name), mode, x.dtype, spare)
+    numbers = grid(find(name), mode, x.dtype, spare)
     TritonLaunch(numbers, mode, x.dtype)(given, out, words=drawn)
     return out
 
 
 def plain(x: Tensor, name: str, mode: str, words: Tensor | None = None) -> Tensor:
     out = torch.empty_like(x)
-    in_torch(x, out, grid(floating(name), mode, x.dtype), mode, words)
+    in_torch(x, out, grid(find(name), mode, x.dtype), mode, words)
     return out
 
 
@@ -257,7 +257,7 @@ def test_the_seed_alone_decides(dtype, device, launches):
 @pytest.mark.parametrize("dtype", WORDS)
 def test_how_the_work_is_divided_changes_nothing(dtype, monkeypatch):
     x = torch.randn(5_001, dtype=dtype, device=DEVICE)
-    numbers, seed = grid(floating("bf16"), "stochastic", dtype), torch.tensor([7], device=DEVICE)
+    numbers, seed = grid(find("bf16"), "stochastic", dtype), torch.tensor([7], device=DEVICE)
     found = []
     for block, large in ((module.BLOCK, module.LARGE), (1024, module.LARGE), (1024, 0)):
         monkeypatch.setattr(module, "BLOCK", block)
