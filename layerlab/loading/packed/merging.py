@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from layerlab.loading.folder_checks import ADAPTER
 from layerlab.loading.weights.precision import stored_precision
 from layerlab.loading.weights.saved import check_changeable, configuration, load_saved
 from layerlab.loading.weights.stored_tensors import open_store, read_outlines
 from layerlab.loading.weights.weightless import Outline
 from layerlab.observe.architecture.structure import text_config
+from layerlab.records.checkpoint_names import ADAPTER
 from layerlab.records.parse import read_json
 from layerlab.system.hardware import free_memory
 from layerlab.validation import short_repr
