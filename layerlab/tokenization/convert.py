@@ -11,8 +11,8 @@ from layerlab.errors import UserError, describe_install
 from layerlab.system.files import check_size
 from layerlab.system.untrusted.limits import check_tokenizer, check_work
 from layerlab.tokenization.load import SEPARATORS, load_tokenizer
-from layerlab.tokenization.spm.compare import compare, open_reader
 from layerlab.tokenization.request import find_tokenizer
+from layerlab.tokenization.spm.compare import compare, open_reader
 from layerlab.tokenization.spm.engine import build_engine
 from layerlab.tokenization.spm.model_file import NEEDED, check_kind, present, read_model
 from layerlab.validation import expand_home

@@ -31,7 +31,12 @@ def find_tokenizer(given: str) -> Path:
     """
     path = _find(given)
     base = _name_model(path)
-    return path if base is None else _find(base)
+    if base is None:
+        return path
+    try:
+        return _find(base)
+    except UserError as error:
+        raise UserError(f"{given!r} is an adapter without a tokenizer: {error}") from None
 
 
 def _name_model(folder: Path) -> str | None:

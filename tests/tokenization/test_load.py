@@ -73,6 +73,8 @@ def test_an_adapter_without_one_has_that_of_its_model(tmp_path):
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
     for load in (load_tokenizer, load_or_convert):
         assert load(str(tmp_path / "adapter")).get_vocab() == words().get_vocab()
+    shutil.move(tmp_path / "base", tmp_path / "elsewhere")
+    refuses("adapter' is an adapter without a tokenizer", load_tokenizer, str(tmp_path / "adapter"))
     other = train_tokenizer(TEXTS, 270)
     other.save_pretrained(tmp_path / "adapter")
     assert load_tokenizer(str(tmp_path / "adapter")).get_vocab() == other.get_vocab()
