@@ -62,6 +62,7 @@ def _merge(place):
     return merge(place / "adapter" / "adapter_model.safetensors", place / "base")
 
 
+MANY = {"intermediate_size": 64, "num_hidden_layers": 8}
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 IA3 = {"target_modules": ["k_proj"], "feedforward_modules": []}
 ENDS = ["embed_tokens", "lm_head"]
@@ -157,7 +158,7 @@ def test_refuses_a_model_larger_than_memory(tmp_path, monkeypatch):
 
 
 def test_counts_the_numbers_that_packed_weights_stand_for(tmp_path, monkeypatch):
-    config = GptOssConfig(**SIZES | HEADS | {"intermediate_size": 64}, head_dim=8)
+    config = GptOssConfig(**SIZES | HEADS | MANY, num_local_experts=8, head_dim=8)
     model = GptOssForCausalLM(config)
     sizes = {name: one.shape for name, one in model.state_dict().items()}
     _save(model, _lora("q_proj"), tmp_path)
