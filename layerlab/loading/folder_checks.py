@@ -5,9 +5,9 @@ from pathlib import Path
 
 from layerlab.errors import UserError
 from layerlab.loading.packed.gguf import ENDING
+from layerlab.records.checkpoint_names import ADAPTER
 
 CONFIG = "config.json"
-ADAPTER = "adapter_config.json"
 LEARNED = "adapter_model.safetensors"  # the weights of an adapter
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 

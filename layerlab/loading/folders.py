@@ -6,16 +6,11 @@ from pathlib import Path
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.folder_checks import (
-    ADAPTER,
-    PICKLES,
-    check_single,
-    check_weights,
-    is_adapter,
-)
-from layerlab.loading.packed.adapter import merge_adapter
+from layerlab.loading.folder_checks import PICKLES, check_single, check_weights, is_adapter
+from layerlab.loading.packed.adapter import find_base, merge_adapter
 from layerlab.loading.packed.folder import unpack_folder
 from layerlab.loading.packed.gguf import ENDING, unpack_gguf
+from layerlab.records.checkpoint_names import ADAPTER
 from layerlab.system.hub import fetch_files
 from layerlab.validation import suggest
 
@@ -59,6 +54,15 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
         check_single(folder)
         return folder
     return _unpack(folder)
+
+
+def list_sources(folder: Path) -> list[Path]:
+    """List the folders that a model is read from: an adapter's own, and that of its model.
+
+    Raises:
+        UserError: the model of an adapter is not there.
+    """
+    return [folder, find_base(folder, _find_whole)[1]] if is_adapter(folder) else [folder]
 
 
 def _find_whole(name: str) -> Path:

@@ -12,6 +12,8 @@ _NAME = re.compile(r"step-(\d{8,})")
 # What stands in the names of such, as `layerlab.system.files` draws it.
 _DRAWN = "[0-9a-f]" * 8
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
+# As PEFT calls the configuration of an adapter, and in it the model that the adapter changes.
+ADAPTER, BASE = "adapter_config.json", "base_model_name_or_path"
 # As torch.distributed.checkpoint names the file of a process, and one of several that it writes.
 _PART = re.compile(r"shard-(\d{5,})-model-\d{5,}-of-\d{5,}\.safetensors")
 

@@ -11,6 +11,7 @@ from layerlab.errors import UserError, describe_install
 from layerlab.system.files import check_size
 from layerlab.system.untrusted.limits import check_tokenizer, check_work
 from layerlab.tokenization.load import SEPARATORS, load_tokenizer
+from layerlab.tokenization.request import find_tokenizer
 from layerlab.tokenization.spm.compare import compare, open_reader
 from layerlab.tokenization.spm.engine import build_engine
 from layerlab.tokenization.spm.model_file import NEEDED, check_kind, present, read_model
@@ -29,7 +30,7 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
         UserError: there is none, or it is of a kind that cannot be read.
     """
     path = expand_home(given)
-    tokenizer = _convert_older(path)
+    tokenizer = _convert_older(find_tokenizer(given) if path.is_dir() else path)
     if tokenizer is None:
         return load_tokenizer(given)
     check_tokenizer(tokenizer, given)

@@ -17,6 +17,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
 from layerlab.loading.weights.saved import tokenizer_of
+from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
 from tests.support.refused import refuses
 
@@ -63,6 +64,29 @@ def test_folders_and_files_are_loaded(tmp_path):
         assert engine(found).encode("the hat").ids == engine(words()).encode("the hat").ids
     assert entries(load_tokenizer(str(builtin.path("llama")))) == 512
     assert entries(load_tokenizer("llama")) == 512
+
+
+def test_an_adapter_without_one_has_that_of_its_model(tmp_path):
+    words().save_pretrained(tmp_path / "base")
+    (tmp_path / "adapter").mkdir()
+    settings = {"base_model_name_or_path": str(tmp_path / "base")}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    for load in (load_tokenizer, load_or_convert):
+        assert load(str(tmp_path / "adapter")).get_vocab() == words().get_vocab()
+    shutil.move(tmp_path / "base", tmp_path / "elsewhere")
+    refuses("adapter' is an adapter without a tokenizer", load_tokenizer, str(tmp_path / "adapter"))
+    other = train_tokenizer(TEXTS, 270)
+    other.save_pretrained(tmp_path / "adapter")
+    assert load_tokenizer(str(tmp_path / "adapter")).get_vocab() == other.get_vocab()
+
+
+def test_an_older_file_of_the_model_of_an_adapter_is_converted(tmp_path):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir(), adapter.mkdir()
+    engine(words()).model.save(str(base))
+    (adapter / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{base}"}}')
+    found = load_or_convert(str(adapter))
+    assert found.get_vocab() == load_or_convert(str(base)).get_vocab()
 
 
 def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for():

@@ -1,7 +1,7 @@
 """Plans the stages of a recipe, each once for all arms that share it."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from layerlab.data.places import find_text
 from layerlab.data.shared_files import describe_learned
 from layerlab.data.sources import check_source, open_source
 from layerlab.errors import UserError, describe_install
-from layerlab.loading.folders import check_found, find_folder, input_files
+from layerlab.loading.folders import check_found, find_folder, input_files, list_sources
 from layerlab.loading.weights.saved import configuration
 from layerlab.model.config import LabConfig
 from layerlab.model.preset import presets
@@ -252,8 +252,9 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
         name = str(recipe.base.model)
-        own = {GIVEN: recipe.base.model, "files": _files(name)} | _commit(name, strict)
-        return own | _code_beside(expand_home(name)) | _dtype(recipe)
+        sources = list_sources(expand_home(name))
+        own = {GIVEN: recipe.base.model, "files": _files(sources)} | _commit(name, strict)
+        return own | _code_beside(sources[-1]) | _dtype(recipe)
     data = training.data
     found: dict[str, Any] = {
         "recipe": training.hash(),
@@ -296,14 +297,15 @@ def _dtype(recipe: AdaptationRecipe) -> dict[str, str]:
     return {"dtype": recipe.base.dtype} if recipe.base.dtype != "float32" else {}
 
 
-def _files(model: str) -> list[str]:
-    """Return the content of a local model's files.
+def _files(sources: Iterable[Path]) -> list[str]:
+    """Return the content of the files of local folders.
 
     Nothing of a name, which names what does not change.
     """
-    folder = expand_home(model)
     return [
-        f"{path.relative_to(folder).as_posix()}:{fingerprint(path)}" for path in input_files(folder)
+        f"{path.relative_to(folder).as_posix()}:{fingerprint(path)}"
+        for folder in sources
+        for path in input_files(folder)
     ]
 
 

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from layerlab.errors import UserError, describe_install
-from layerlab.loading.folder_checks import ADAPTER, CONFIG, LEARNED
+from layerlab.loading.folder_checks import CONFIG, LEARNED
 from layerlab.loading.packed.cache import copy_files, unpack_once
+from layerlab.records.checkpoint_names import ADAPTER, BASE
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.untrusted.trust import WEIGHTS
 from layerlab.system.write_errors import find_os_error
 from layerlab.validation import short_repr
 
-BASE = "base_model_name_or_path"
 # Of what lies in both folders, endings of the files that no copy is made of.
 WRITTEN = (f"/{CONFIG}", f"/{ADAPTER}", ".index.json", *WEIGHTS)
 
@@ -35,7 +35,7 @@ def merge_adapter(
     Raises:
         UserError: there is no such model, the adapter does not fit it, or the cache has no room.
     """
-    name, base = _find_base(folder, find_model)
+    name, base = find_base(folder, find_model)
     if not (folder / LEARNED).is_file():
         raise UserError(
             f"{str(folder)!r} holds an adapter without {LEARNED}; expected its weights as "
@@ -50,8 +50,15 @@ def merge_adapter(
     )
 
 
-def _find_base(folder: Path, find_model: Callable[[str], Path]) -> tuple[str, Path]:
-    """Return the name and the folder of the model that an adapter changes."""
+def find_base(folder: Path, find_model: Callable[[str], Path]) -> tuple[str, Path]:
+    """Return the name and the folder of the model that an adapter changes.
+
+    Args:
+        find_model: finds the folder of the model that the adapter's configuration names.
+
+    Raises:
+        UserError: it names none, or one that is not there.
+    """
     file = folder / ADAPTER
     try:
         config = read_json(file)

@@ -81,7 +81,10 @@ def _read(file: Path, alone: str) -> list[Any]:
 
 
 def _check_size(config: Any, header: "GgufHeader") -> None:
-    """Refuse what the weights in the file cannot be those of, or what memory cannot hold."""
+    """Refuse what the weights in the file cannot be those of, or what memory cannot hold.
+
+    It holds all weights and, of the one that is read, its numbers in blocks and in rows.
+    """
     from layerlab.loading.weights.weightless import empty
     from layerlab.system.hardware import free_memory
 
@@ -89,7 +92,8 @@ def _check_size(config: Any, header: "GgufHeader") -> None:
         bare = empty(config, "", header.list_outlines())
     except UserError as error:
         raise ValueError(_CONFIG.sub("it", str(error).partition(";")[0])) from error
-    need, free = 4 * bare.num_parameters(), free_memory("cpu")
+    sizes, free = [one.numel() for one in bare.parameters()], free_memory("cpu")
+    need = 4 * (sum(sizes) + 2 * max(sizes))
     if need > free:
         raise MemoryError(f"{need / 2**30:.1f} GiB of weights, and {free / 2**30:.1f} are free")
 

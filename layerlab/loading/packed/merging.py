@@ -2,18 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Set
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from layerlab.loading.folder_checks import ADAPTER
 from layerlab.loading.weights.precision import stored_precision
 from layerlab.loading.weights.saved import check_changeable, configuration, load_saved
 from layerlab.loading.weights.stored_tensors import open_store, read_outlines
-from layerlab.loading.weights.weightless import Outline
+from layerlab.loading.weights.weightless import empty
 from layerlab.observe.architecture.structure import text_config
+from layerlab.records.checkpoint_names import ADAPTER
 from layerlab.records.parse import read_json
 from layerlab.system.hardware import free_memory
 from layerlab.validation import short_repr
@@ -44,11 +44,13 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
     place = str(learned.parent)
     settings = _read_settings(learned.parent)
     outlines = read_outlines(base)
-    _check_size(outlines)
-    kind = configuration(base).dtype or stored_precision(outlines) or torch.float32
+    config = configuration(base)
     wide = any(one.kind == "F64" for one in outlines.values())
+    merged_in = torch.float64 if wide else torch.float32
+    _check_size(empty(config, str(base), outlines), learned, merged_in)
+    kind = config.dtype or stored_precision(outlines) or torch.float32
     # Before PEFT copies any weight, or begins with a part of one.
-    model: Any = load_saved(base, torch.float64 if wide else torch.float32)
+    model: Any = load_saved(base, merged_in)
     check_changeable(model)
     names = _fit_rows(model, learned)
     ends = _find_ends(model)
@@ -90,10 +92,17 @@ def _read_settings(folder: Path) -> Any:
     return settings
 
 
-def _check_size(outlines: Mapping[str, Outline]) -> None:
-    """Refuse a model that memory cannot hold in float32, with a weight that is being merged."""
-    sizes = [math.prod(one.shape) for one in outlines.values()]
-    need = 4 * (sum(sizes) + 3 * max(sizes, default=0))
+def _check_size(bare: Any, learned: Path, kind: torch.dtype) -> None:
+    """Refuse what memory cannot hold: a model, its adapter, and a weight that is being merged.
+
+    Args:
+        bare: the model on the meta device, whose weights may be packed on the disk.
+        kind: the precision in which it is merged.
+    """
+    sizes = [one.numel() for one in bare.parameters()]
+    with open_store(learned) as store:
+        own = [math.prod(store.get_slice(one).get_shape()) for one in store.keys()]
+    need = kind.itemsize * (sum(sizes) + sum(own) + 3 * max(sizes))
     if need > (free := free_memory("cpu")):
         raise MemoryError(f"{need / 2**30:.1f} GiB of weights, and {free / 2**30:.1f} are free")
 

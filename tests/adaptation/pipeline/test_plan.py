@@ -60,6 +60,15 @@ def test_another_file_of_the_base_moves_all_stages(name, model):
     assert not before & new and not new & keys(model)
 
 
+def test_another_file_of_the_model_of_an_adapter_moves_all_stages(model, tmp_path):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{model}"}}')
+    before = keys(adapter)
+    (model / READ[0]).write_text("one")
+    assert not before & keys(adapter)
+
+
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_no_loader_reads_moves_none(name, model):
     before = keys(model)

@@ -1,14 +1,19 @@
 """Merged adapters, which give the logits of the model with the adapter beside it."""
 
+import json
+import math
 from functools import partial
 
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
 )
@@ -54,6 +59,7 @@ def _merge(place):
     return merge(place / "adapter" / "adapter_model.safetensors", place / "base")
 
 
+MANY = {"intermediate_size": 64, "num_hidden_layers": 8}
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 IA3 = {"target_modules": ["k_proj"], "feedforward_modules": []}
 ENDS = ["embed_tokens", "lm_head"]
@@ -135,11 +141,35 @@ def test_weights_in_another_precision_than_the_model_keep_it(tmp_path):
 def test_refuses_a_model_larger_than_memory(tmp_path, monkeypatch):
     sizes = [one.numel() for one in _llama().parameters()]
     _save(_llama(), _lora("q_proj"), tmp_path)
-    # The model, and of the weight that is being merged its change, their sum and a check of it.
-    need = 4 * (sum(sizes) + 3 * max(sizes))
+    learned = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    own = sum(one.numel() for one in learned.values())
+    # The model and its adapter, and of the weight that is being merged its change, their sum and a
+    # check of it.
+    need = 4 * (sum(sizes) + own + 3 * max(sizes))
     free = [need - 1, need]
     where = "layerlab.loading.packed.merging.free_memory"
     monkeypatch.setattr(where, lambda device: free.pop(0))
     with pytest.raises(MemoryError, match=r"GiB of weights, and 0\.0 are free"):
         _merge(tmp_path)
     assert _merge(tmp_path) and not free
+
+
+def test_counts_the_numbers_that_packed_weights_stand_for(tmp_path, monkeypatch):
+    config = GptOssConfig(**sizes(32) | MANY, num_local_experts=8, head_dim=8)
+    model = GptOssForCausalLM(config)
+    shapes = [one.shape for one in model.state_dict().values()]
+    _save(model, _lora("q_proj"), tmp_path)
+    weights = load_file(tmp_path / "base" / "model.safetensors")
+    for name in [one for one in weights if one.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = weights.pop(name).shape
+        groups = (experts, outputs, inputs // 32)
+        weights[f"{name}_blocks"] = torch.zeros(*groups, 16, dtype=torch.uint8)
+        weights[f"{name}_scales"] = torch.full(groups, 120, dtype=torch.uint8)
+    save_file(weights, tmp_path / "base" / "model.safetensors", {"format": "pt"})
+    file = tmp_path / "base" / "config.json"
+    method = {"quantization_config": {"quant_method": "mxfp4"}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | method))
+    free = 4 * sum(map(math.prod, shapes))
+    monkeypatch.setattr("layerlab.loading.packed.merging.free_memory", lambda device: free)
+    with pytest.raises(MemoryError, match="GiB of weights"):
+        _merge(tmp_path)
