@@ -15,7 +15,7 @@ from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.data.cleaning.contamination import Question
 from layerlab.data.places import list_shown
 from layerlab.errors import UserError
-from layerlab.records.parse import check_text, json_of
+from layerlab.records.parse import check_text, csv_of, json_of
 from layerlab.system.files import read_whole
 from layerlab.validation import find_twice, short_repr
 
@@ -185,7 +185,7 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
         return
     if name.lower().endswith(".csv"):
         try:
-            yield from _cells(csv.reader(io.StringIO(text, newline=""), strict=True))
+            yield from _cells(csv_of(text))
         except csv.Error as error:
             raise UserError(f"{name} is no table: {error}; mend that file") from None
         return

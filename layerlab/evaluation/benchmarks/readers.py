@@ -6,7 +6,6 @@ name; cells may hold quotes and line breaks.
 """
 
 import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import BenchmarkFile, read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark, FileForm, Subtask
-from layerlab.records.parse import check_text, json_of
+from layerlab.records.parse import check_text, csv_of, json_of
 from layerlab.validation import find_twice, short_repr
 
 # The columns of a file without a first line that names them.
@@ -176,7 +175,7 @@ def decode_text(file: BenchmarkFile) -> str:
 
 def _records(file: BenchmarkFile) -> Iterator[tuple[str, list[str]]]:
     """Yield the cells of each record and its first line; a record may run over several lines."""
-    reader = csv.reader(io.StringIO(decode_text(file), newline=""), strict=True)
+    reader = csv_of(decode_text(file))
     begins = 1
     try:
         for cells in reader:

@@ -26,6 +26,7 @@ from layerlab.evaluation.harness.model_checks import (
     max_length,
     prepare_tokenizer,
     record_logits,
+    split_joined,
 )
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Ask, Forward, RowKey, split_batches, split_cuts
@@ -139,9 +140,8 @@ class HarnessModel(HFLM):
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)
-        if not after:  # joined by the tokenizer: the last token is all that can be told apart
-            return before[:-1] or [self.prefix_token_id], before[-1:]
-        return before, after
+        whole = self.tok_encode(context + continuation)
+        return (before, after) if after else split_joined(before, whole, self.prefix_token_id)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
         """Split prompt and choice, as one text, into a first token to condition on and the rest."""

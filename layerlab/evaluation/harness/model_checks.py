@@ -159,3 +159,24 @@ def find_unended(
         text = decode(before)
         found[row] = not {*before} & {*ends} and not any(one in text for one in stop)
     return found
+
+
+def split_joined(
+    before: Sequence[int], whole: Sequence[int], begin: int
+) -> tuple[list[int], list[int]]:
+    """Split a text whose last token is partly of the prompt and partly of an option.
+
+    Args:
+        before: token ids of the prompt.
+        whole: of prompt and option, no more of them.
+        begin: id that stands before a text of which nothing else does.
+
+    Example:
+        >>> split_joined([7, 8], [7, 9], 0)
+        ([7], [9])
+    """
+    pairs = enumerate(zip(before, whole[:-1], strict=False))
+    alike = next(
+        (at for at, (one, other) in pairs if one != other), min(len(before), len(whole) - 1)
+    )
+    return list(whole[:alike]) or [begin], list(whole[alike:])

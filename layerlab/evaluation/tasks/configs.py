@@ -16,8 +16,9 @@ Config = dict[str, Any]
 
 # A change of what a task asks or how it is marked: results of another version do not compare.
 VERSION = 1.0
-# LawBench's corrections are marked together since then, and so its average is another one.
-CORRECTIONS, CORRECTED = "2-1", 1.1
+# LawBench's texts are marked otherwise since then: corrections together, an empty one with 0. So
+# its average is another one, twice.
+CORRECTIONS, TEXTS, LAW = "2-1", 1.1, 1.2
 # Equations, several values and words are values too since then.
 VALUES = 1.1
 CLOZE = ("gaokao_mathcloze", "math")
@@ -142,11 +143,10 @@ def _leaf(benchmark: Benchmark, subtask: Subtask) -> Config:
 
 def _of_law(subtask: Subtask, config: Config) -> Config:
     """Return what a task of LawBench says besides."""
-    metadata = {
-        **config["metadata"],
-        "level": subtask.category,
-        "kind": TASKS[subtask.name].kind,
-    }
+    kind = TASKS[subtask.name].kind
+    metadata = {**config["metadata"], "level": subtask.category, "kind": kind}
+    if kind == "generation":
+        metadata["version"] = TEXTS
     alias = f"{subtask.name} {subtask.english}"
     if subtask.name != CORRECTIONS:
         return {"task_alias": alias, "metadata": metadata}
@@ -154,7 +154,7 @@ def _of_law(subtask: Subtask, config: Config) -> Config:
         "task_alias": alias,
         "process_results": lawbench.correction_marks,
         "metric_list": _metrics("score", "alone", "abstained", score=corpus_f),
-        "metadata": {**metadata, "version": CORRECTED},
+        "metadata": metadata,
     }
 
 
@@ -170,7 +170,7 @@ def group_config(benchmark: Benchmark, way: str = "") -> Config:
         "aggregate_metric_list": [
             {"metric": name, "aggregation": "mean", "weight_by_size": weighted} for name in metrics
         ],
-        "metadata": {"version": CORRECTED, "benchmark": benchmark.name}
+        "metadata": {"version": LAW, "benchmark": benchmark.name}
         if law
         else {"version": VALUES if benchmark.name == "agieval" else VERSION},
     }

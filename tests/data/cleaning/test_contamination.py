@@ -215,9 +215,13 @@ def test_every_general_benchmark_has_questions(tmp_path):
     ]
 
 
-def test_files_that_break_on_the_way_are_one_line(tmp_path):
+def test_a_cell_of_a_table_may_be_long(tmp_path):
     (tmp_path / "a.csv").write_text("question,A\n" + "x" * 200_000 + ",y\n")
-    refuses(r"a.csv is no table: field larger than .*; mend that file", list, questions(tmp_path))
+    (found,) = questions(tmp_path)
+    assert "x" * 200_000 in found.text
+
+
+def test_files_that_break_on_the_way_are_one_line(tmp_path):
     text = "".join(random.Random(0).choices("abcdefghij klmno", k=200_000))
     (tmp_path / "1.json").write_text(json.dumps({"question": text}))
     packed = tmp_path / "a.tar.gz"

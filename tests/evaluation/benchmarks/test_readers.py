@@ -49,7 +49,20 @@ def test_every_cell_comes_back_as_it_was_written(records, bom):
 
 
 @pytest.mark.parametrize(
-    "value", ["01", "1.50", "NA", "None", "null", "", "1e5", "真", '"', "a\nb"]
+    "value",
+    [
+        "01",
+        "1.50",
+        "NA",
+        "None",
+        "null",
+        "",
+        "1e5",
+        "真",
+        '"',
+        "a\nb",
+        pytest.param("长" * 140_000, id="long"),
+    ],
 )
 def test_nothing_is_guessed(value):
     (row,) = of_table(file(written(HEAD, ["0", "q", value, "b", "c", "d", "A"])))

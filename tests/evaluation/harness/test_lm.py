@@ -1,6 +1,7 @@
 """The engine with what is ours around it: same scores, nothing cut, nothing said."""
 
 import copy
+import dataclasses
 import json
 import logging
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.loading.model import LoadedModel
@@ -375,3 +378,15 @@ def test_a_token_for_padding_needs_no_entry(tmp_path, rows):
     subject.tokenizer.add_special_tokens({"pad_token": "[PAD]"})
     assert subject.tokenizer.pad_token_id == 297 == subject.entries
     assert asked(subject, folder).samples == expected.samples
+
+
+def test_options_that_the_tokenizer_joins_to_the_prompt_are_told_apart():
+    pieces = {piece: index for index, piece in enumerate(("x", ":", "A", "B", ":A", ":B"))}
+    joined = Tokenizer(models.BPE(vocab=pieces, merges=[(":", "A"), (":", "B")]))
+    words = PreTrainedTokenizerFast(tokenizer_object=joined, eos_token="x", pad_token="x")
+    subject = dataclasses.replace(candidate(), tokenizer=words)
+    engine = HarnessModel(subject, batch=1, scoring="choice_ll")
+    options: list[Any] = [Writing(0, ("x:", one), "loglikelihood") for one in "AB"]
+    after_x = subject.model(torch.tensor([[0]])).logits[0, 0].log_softmax(-1)
+    found = [sum_ for sum_, _ in engine.loglikelihood(options)]
+    assert found == pytest.approx(after_x[4:6].tolist())

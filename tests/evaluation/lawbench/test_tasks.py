@@ -80,6 +80,7 @@ def test_no_output_earns_more_than_full_marks(number, output):
 @pytest.mark.parametrize(
     ("number", "answer", "output", "mark"),
     [
+        ("1-1", "答案:合同的内容。", " \n", Mark(0.0, True)),
         ("1-2", "正确答案：B。", "[正确答案]Ｂ<eoa>", Mark(1.0)),
         ("1-2", "正确答案：B。", "A和B", Mark(0.0)),
         ("2-2", "争议焦点类别：利息。", "[争议焦点]利息<eoa>", Mark(1.0)),
