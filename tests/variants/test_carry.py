@@ -1,31 +1,11 @@
-"""Options of what carries tensors from layer to layer; as declared, test_laws.py has them all."""
-
-from typing import Any
+"""What carries tensors from layer to layer, in blocks of one sublayer."""
 
 import pytest
 import torch
 
 from layerlab.model.cost.cost import account
-from tests.model.small import shaken, small, tokens
-from tests.variants.option import carried, checkpoints, costs_as_counted, lawful
-
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("history-5", {"first_layer": "zero", "divide": True}),
-    ("history-7", {"placement": "post"}),
-    ("denseformer", {"dilation": 2}),
-    ("denseformer", {"period": 2}),
-    ("attention-residuals", {"values": "normed", "scale": "inverse-sqrt"}),
-    ("attention-residuals-block", {"blocks": 2}),
-    ("value-residual", {"form": "learned"}),
-    ("value-residual", {"form": "shared"}),
-]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_laws_hold(name, options):
-    lawful(name, **options)
-    checkpoints(shaken(small(name, **options)))
+from tests.model.small import small, tokens
+from tests.variants.option import carried, costs_as_counted
 
 
 @pytest.mark.parametrize(
