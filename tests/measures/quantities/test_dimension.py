@@ -27,7 +27,7 @@ from layerlab.measures.quantities.dimension import (
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.support.centring import Pool, SecondMoments, centre, gram_eigenvalues
 from layerlab.observe.tracing import device_schedule
-from tests.measures.stream import features, record
+from tests.measures.quantities.stream import features, record
 
 COUNTS = [effective_dimension, effective_rank, participation_ratio, stable_rank, entropy_rank]
 ROUNDING = torch.finfo(torch.float64).eps

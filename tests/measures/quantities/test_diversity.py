@@ -16,7 +16,7 @@ from layerlab.measures.quantities.diversity import (
     relative_residual,
 )
 from layerlab.measures.support.centring import centre
-from tests.measures.stream import features, record
+from tests.measures.quantities.stream import features, record
 
 QUANTITIES = [diversity, relative_residual, composite_residual, cosine]
 ROUNDING = torch.finfo(torch.float64).eps

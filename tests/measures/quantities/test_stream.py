@@ -18,7 +18,7 @@ from layerlab.measures.quantities.stream import (
     share,
 )
 from layerlab.records.layer_names import EMBEDDING
-from tests.measures.stream import features, record
+from tests.measures.quantities.stream import features, record
 
 QUANTITIES = [norm, kurtosis, median, massive, outliers]
 ROUNDING = torch.finfo(torch.float64).eps
