@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import Readings, readings
 from layerlab.observe.tracing import device_schedule
@@ -18,6 +17,7 @@ from layerlab.observe.tracing.attention.tiles import each_group
 from layerlab.observe.tracing.device_schedule import map_host
 from layerlab.plugins import resolve
 from tests.families.recipe import build
+from tests.measures.asked import subject
 from tests.measures.regime import KINDS, record
 from tests.support.host_reads import Counts, counted
 
@@ -47,9 +47,8 @@ def cut_for_an_accelerator(monkeypatch):
 
 
 def read(model, names=()) -> Readings:
-    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
     return readings(
-        subject, SEQUENCES, [one for one in resolve() if one.name in names or not names]
+        subject(model), SEQUENCES, [one for one in resolve() if one.name in names or not names]
     )
 
 
@@ -69,9 +68,8 @@ def of_each_record(
 
         return replace(measure, read=give)
 
-    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
     asked = [one for one in resolve() if one.name in names or not names]
-    readings(subject, sequences, list(map(counting, asked)))
+    readings(subject(model), sequences, list(map(counting, asked)))
     return found
 
 
@@ -248,8 +246,7 @@ def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_a
         return replace(measure, close=close) if measure.close else measure
 
     model = tiny("llama", **SHAPE)
-    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
-    readings(subject, SEQUENCES, list(map(counting, resolve())))
+    readings(subject(model), SEQUENCES, list(map(counting, resolve())))
     (dimension,) = found["dimension"]
     layers = model.config.num_hidden_layers + 1
     # Some layers were begun before.
@@ -262,9 +259,8 @@ def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_a
 
 
 def test_dimensions_that_are_read_beside_the_rest_are_those_of_all_batches(tiny, monkeypatch):
-    subject = LoadedModel(name="model", source="memory", model=tiny("llama"), tokenizer=None)
     more = [torch.arange(60).view(3, 20), torch.arange(20)[None]]
-    given = subject, SEQUENCES, resolve(["dimension"])
+    given = subject(tiny("llama")), SEQUENCES, resolve(["dimension"])
     processor = readings(*given, more=more).rows["dimension"]
     monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
     assert readings(*given, more=more).rows["dimension"] == processor
@@ -281,9 +277,8 @@ def test_masks_and_branches_are_read_at_once_in_every_family(family, cut_for_an_
     weights = len(list(model.parameters()))
     kinds = len(set(getattr(model.config, "layer_types", None) or ["full"]))
     scores = family == "gptj"
-    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
     with counted() as counts:
-        found = readings(subject, sequences, resolve(["spectrum", "attention"]))
+        found = readings(subject(model), sequences, resolve(["spectrum", "attention"]))
     assert len(found.rows["spectrum"]) == texts * layers * model.config.num_attention_heads
     # The heads, of all sequences at once where they can be joined; and each kind of mask.
     of_heads = 3 * layers * (texts if scores else 1) + kinds

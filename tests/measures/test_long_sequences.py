@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import readings
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.plugins import resolve
+from tests.measures.asked import subject
 from tests.measures.regime import record
 from tests.support.live_bytes import live_bytes
 
@@ -80,12 +80,11 @@ def test_a_long_sequence_takes_memory_by_the_token(tiny):
     """From the embedding to the rows of the table, with the model's own pass."""
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = tiny("llama", max_position_embeddings=2**15, num_hidden_layers=1, **heads)
-    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
     peaks = []
     for tokens in (4224, 8448):
         with live_bytes([*model.parameters(), *model.buffers()]) as found:
             sequences = [torch.arange(tokens) % 61]
-            rows = readings(subject, sequences, resolve(["spectrum", "attention"])).rows
+            rows = readings(subject(model), sequences, resolve(["spectrum", "attention"])).rows
         assert len(rows["spectrum"]) == model.config.num_attention_heads
         peaks.append(found.peak)
     assert peaks[1] < 2.2 * peaks[0]

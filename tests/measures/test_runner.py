@@ -11,18 +11,14 @@ from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from layerlab.console.progress import Progress
 from layerlab.errors import NotApplicable
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import readings
 from layerlab.observe.architecture.effective_weights import linear_map
 from layerlab.plugins import resolve
 from layerlab.records.layer_names import EMBEDDING
+from tests.measures.asked import subject
 
 TOKENS = [torch.arange(2, 26), torch.arange(10, 40)]
-
-
-def patient(model) -> LoadedModel:
-    return LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
 
 
 def own(read, **changes) -> Measure:
@@ -58,7 +54,7 @@ def test_quantized_weights_are_not_read_as_the_numbers_of_the_model(tiny):
     model = tiny("llama")
     weight = model.model.layers[0].self_attn.q_proj.weight
     weight.data = (weight.data * 448).to(torch.float8_e4m3fn)
-    found = readings(patient(model), [], resolve(["querykey", "matrices"]))
+    found = readings(subject(model), [], resolve(["querykey", "matrices"]))
     said = "model.layers.0.self_attn.q_proj.weight is quantized: its numbers are not those that"
     assert all(reason.startswith(said) for reason in found.refused.values())
     assert set(found.refused) == {"querykey", "matrices"} and not any(found.rows.values())
@@ -71,7 +67,7 @@ def test_a_product_of_quantized_weights_is_no_number(tiny):
     scaled.weight = torch.nn.Parameter(down.weight.to(torch.float8_e4m3fn), requires_grad=False)
     scaled.forward = lambda features: features @ (scaled.weight.float() / 4).T
     model.model.layers[0].mlp.down_proj = scaled
-    found = readings(patient(model), TOKENS[:1], resolve(["lipschitz"]))
+    found = readings(subject(model), TOKENS[:1], resolve(["lipschitz"]))
     rows = found.rows["lipschitz"]
     assert all(math.isnan(row["weights"]) for row in rows) and not math.isnan(rows[1]["local"])
     assert "is quantized" in found.notes["lipschitz"][0]
@@ -82,7 +78,7 @@ def test_a_product_of_quantized_weights_is_no_number(tiny):
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
 def test_every_default_measure_reads_every_layer_of_a_plain_model(tiny, family):
     usual = [measure for measure in resolve() if not measure.rare]
-    found = readings(patient(tiny(family)), TOKENS, usual)
+    found = readings(subject(tiny(family)), TOKENS, usual)
     assert found.refused == {} and found.faults == []
     assert set(found.rows) == {measure.name for measure in usual}
     heads = tiny(family).config.num_attention_heads
@@ -98,21 +94,21 @@ def test_every_default_measure_reads_every_layer_of_a_plain_model(tiny, family):
 
 def test_progress_announces_as_many_steps_as_it_takes(tiny):
     watcher = Watcher()
-    readings(patient(tiny("llama")), TOKENS, resolve(["stream", "spectrum", "querykey"]), watcher)
+    readings(subject(tiny("llama")), TOKENS, resolve(["stream", "spectrum", "querykey"]), watcher)
     assert watcher.total >= len(watcher.steps) >= 2 * 3 + 2 * 2 + 2
     assert "layer 1: spectrum" in watcher.steps
 
 
 def test_progress_takes_a_step_for_each_matrix(tiny):
     watcher = Watcher()
-    readings(patient(tiny("llama")), TOKENS, resolve(["matrices"]), watcher)
+    readings(subject(tiny("llama")), TOKENS, resolve(["matrices"]), watcher)
     assert watcher.total == len(watcher.steps) > 0
 
 
 def test_a_batch_reads_like_each_sequence_alone(tiny):
     chosen = resolve(["diversity", "spectrum", "attention"])
-    both = readings(patient(tiny("llama")), TOKENS, chosen)
-    alone = readings(patient(tiny("llama")), TOKENS[1:], chosen)
+    both = readings(subject(tiny("llama")), TOKENS, chosen)
+    alone = readings(subject(tiny("llama")), TOKENS[1:], chosen)
     for name, rows in alone.rows.items():
         second = [row for row in both.rows[name] if row["sequence"] == 1]
         assert [{**row, "sequence": 1} for row in rows] == second
@@ -121,7 +117,7 @@ def test_a_batch_reads_like_each_sequence_alone(tiny):
 @pytest.mark.full
 def test_a_model_without_attention_reads_what_it_has():
     config = MambaConfig(hidden_size=16, num_hidden_layers=2, vocab_size=64, state_size=4)
-    found = readings(patient(MambaForCausalLM(config).eval()), TOKENS, resolve())
+    found = readings(subject(MambaForCausalLM(config).eval()), TOKENS, resolve())
     for name in ("spectrum", "attention", "querykey"):
         assert found.refused[name] == "MambaForCausalLM has no softmax attention"
     assert {"diversity", "dimension", "stream"} <= set(found.rows)
@@ -136,7 +132,7 @@ def test_a_reason_is_kept_in_place_of_readings(tiny):
         own(lambda layer, run: [], name="mute"),
         own(lambda layer, run: [], name="other", applies=lambda subject: "it is another kind"),
     ]
-    found = readings(patient(tiny("gpt2")), TOKENS, chosen)
+    found = readings(subject(tiny("gpt2")), TOKENS, chosen)
     assert found.refused == {
         "own": "there is nothing to read",
         "mute": "it gave no reading on this model",
@@ -149,7 +145,7 @@ def test_weights_that_are_not_finite_are_faults_with_their_layer(tiny):
     model = tiny("gpt2")
     with torch.no_grad():
         model.transformer.h[1].attn.c_attn.weight[0, 0] = torch.inf
-    found = readings(patient(model), TOKENS, resolve(["diversity", "spectrum"]))
+    found = readings(subject(model), TOKENS, resolve(["diversity", "spectrum"]))
     assert [(fault["kind"], fault["layer"]) for fault in found.faults] == [
         ("weights", 1),
         ("stream", 1),
@@ -170,8 +166,8 @@ def test_a_model_whose_weights_lie_on_disk_reads_the_same(tiny, tmp_path):
             tmp_path, device_map=places, offload_folder=scratch, use_safetensors=True
         )
         chosen = [measure for measure in resolve() if not measure.rare]
-        mine, theirs = (readings(patient(model), TOKENS, chosen) for model in (spread, whole))
-    assert patient(spread).offloaded and not patient(whole).offloaded
+        mine, theirs = (readings(subject(model), TOKENS, chosen) for model in (spread, whole))
+    assert subject(spread).offloaded and not subject(whole).offloaded
     assert not mine.refused
     # A backward pass through the whole model would hold every weight.
     assert all(math.isnan(row["gradient"]) for row in mine.rows["lipschitz"])
@@ -190,7 +186,7 @@ def test_a_model_that_is_run_again_may_have_its_weights_elsewhere(tiny, name):
     whole, away = tiny("llama"), tiny("llama")
     away.load_state_dict(whole.state_dict())
     cpu_offload(away, torch.device("cpu"))
-    mine, theirs = (readings(patient(one), TOKENS, resolve([name])) for one in (away, whole))
+    mine, theirs = (readings(subject(one), TOKENS, resolve([name])) for one in (away, whole))
     assert all(weight.is_meta for weight in away.parameters())
     assert theirs.rows[name] and repr(mine.rows) == repr(theirs.rows)
 
@@ -199,7 +195,7 @@ def test_what_would_hold_every_weight_is_refused_where_they_are_elsewhere(tiny):
     away = tiny("llama")
     cpu_offload(away, torch.device("cpu"))
     chosen = resolve(["gradients", "saliency"])
-    found = readings(patient(away), TOKENS, chosen)
+    found = readings(subject(away), TOKENS, chosen)
     assert set(found.refused) == {"gradients", "saliency"}
     assert all("a backward pass through the model holds all" in w for w in found.refused.values())
 
@@ -222,7 +218,7 @@ def test_of_weights_that_are_elsewhere_one_layer_at_a_time_is_fetched(tiny):
         return found
 
     with patch.object(type(store), "__getitem__", fetch):
-        found = readings(patient(away), TOKENS, resolve(["gain", "querykey", "lipschitz"]))
+        found = readings(subject(away), TOKENS, resolve(["gain", "querykey", "lipschitz"]))
     assert fetched and not found.refused
 
 
@@ -231,7 +227,7 @@ def test_gain_takes_what_the_spectrum_found_whatever_the_order(tiny, monkeypatch
         raise AssertionError("the contraction is known")
 
     monkeypatch.setattr("layerlab.measures.quantities.gain.contraction", never)
-    found = readings(patient(tiny("llama")), TOKENS, resolve(["gain", "spectrum"]))
+    found = readings(subject(tiny("llama")), TOKENS, resolve(["gain", "spectrum"]))
     assert list(found.rows) == ["gain", "spectrum"]
     largest = max(row["contraction"] for row in found.rows["spectrum"] if row["layer"] == 1)
     gains = [row for row in found.rows["gain"] if row["layer"] == 1]

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layerlab.loading.model import LoadedModel
 from layerlab.measures import waiting
 from layerlab.measures.runner import readings
 from layerlab.measures.support import attention_pass
 from layerlab.observe.tracing import device_schedule
 from layerlab.plugins import resolve
 from tests.families.recipe import build
+from tests.measures.asked import subject
 from tests.support.live_bytes import live_bytes
 
 ATTENTION = ["spectrum", "attention", "gain"]
@@ -31,8 +31,7 @@ def texts(*lengths: int) -> list[torch.Tensor]:
 
 
 def read(model, sequences, names=ATTENTION):
-    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
-    return readings(subject, sequences, resolve(names))
+    return readings(subject(model), sequences, resolve(names))
 
 
 @pytest.fixture

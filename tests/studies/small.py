@@ -1,4 +1,4 @@
-"""Small random models that studies are asked about, as a user names them."""
+"""Small random models that studies are asked about, as a user names them, and what is drawn."""
 
 import json
 
@@ -6,6 +6,7 @@ import torch
 
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.given_models import load_given
+from layerlab.studies.engine.sampling import RUNS, Sampler, StudyContext
 
 QUICK = {"fast": True, "progress": False, "threads": 1}
 LLAMA = {
@@ -41,6 +42,17 @@ def made(family, **changes):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config).eval()
+
+
+def drawing(count=1, seed=0, **given):
+    """So many draws, the first of a seed, of models by their names."""
+    return Sampler(count=count, generator=torch.Generator().manual_seed(seed), given=given)
+
+
+def context(runs=RUNS, **changes):
+    """What a study computes in, where nothing but what is given matters."""
+    plain = {"study": "x", "draws": 2, "seed": 0, "options": {}, "threads": 1, "code": ""}
+    return StudyContext(runs=runs, **{**plain, **changes})
 
 
 def given_of(name, **given):

@@ -10,9 +10,8 @@ import torch
 from layerlab.studies.engine import code_hash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import StudyRequest, study
-from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.support.passages import excerpts, get_model
-from tests.studies.small import change_json, given_of, made
+from tests.studies.small import change_json, context, given_of, made
 
 NAME = "layernorm-against-rmsnorm"
 
@@ -88,12 +87,9 @@ def test_batches_of_a_model_that_was_changed_under_its_name_are_computed_anew(tm
     found = []
     for _ in range(2):
         given = given_of(NAME, model=model, tokenizer=words)
-        settings = {"draws": 2, "seed": 0, "options": {}, "threads": 1, "code": "1"}
-        context = StudyContext(
-            study="x", store=tmp_path, given=given, models=tuple(given), **settings
-        )
-        found += context.sample_models(stream).values()
-        assert context.kept == 0
+        found_in = context(store=tmp_path, given=given, models=tuple(given))
+        found += found_in.sample_models(stream).values()
+        assert found_in.kept == 0
         with torch.no_grad():
             model.lm_head.weight.mul_(2)
     assert np.allclose(found[1]["logits"], 2 * found[0]["logits"])

@@ -10,17 +10,15 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 from layerlab.errors import NotApplicable
 from layerlab.studies.budzinskiy25 import section4_bounds
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory import theorem_case
 from layerlab.studies.spectral25 import attention_norm_bound, block_anatomy, unit_ball
 from layerlab.studies.support.passages import get_model
-from tests.studies.small import QUICK, given_of, made
+from tests.studies.small import QUICK, drawing, given_of, made
 
 
 def sampler(model, count=2):
     given = given_of("unit-ball", model=model, tokenizer=get_model("llama").tokenizer)
-    generator = torch.Generator().manual_seed(0)
-    return Sampler(count=count, generator=generator, given=given), *given
+    return drawing(count, **given), *given
 
 
 def with_fewer_heads():

@@ -8,13 +8,17 @@ from torch import Tensor
 
 from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
-from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE, stack_errors
+from layerlab.studies.budzinskiy25.support.random_transformers import (
+    NAMES,
+    NORMWISE,
+    plot_errors,
+    stack_errors,
+)
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
-from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide, each, within
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -65,7 +69,16 @@ def run(context: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(judge_grows(errors, context.seed), judge_degrees(errors, context.seed)),
         frames={"norms": found},
-        pictures=tuple(plot(errors)),
+        pictures=plot_errors(
+            {
+                f"{depth} layers": errors[:, :, index, NORMWISE]
+                for index, depth in enumerate(DEPTHS)
+            },
+            NORMS,
+            "spectral norm",
+            x="spectral norm of W_k^T W_q",
+            log="xy",
+        ),
         remarks=(
             f"'About' is a power within {NEAR:g} of the one that is named: nearer to it than to "
             "any other whole power.",
@@ -146,32 +159,6 @@ def judge_degrees(errors: np.ndarray, seed: int) -> StudyVerdict:
         said=f"powers at 10 and 20 layers: {numbers}; within {NEAR:g} of 1 and of 2 was asked for "
         "in both ranges. The power itself grows with the norm",
     )
-
-
-def plot(errors: np.ndarray) -> list[Picture]:
-    """Plot the mean and the median error over the norm, with a line per depth."""
-    found = []
-    for name, reduce in (("mean", np.mean), ("median", np.median)):
-        lines = [
-            Curve(
-                name=f"{depth} layers",
-                x=NORMS,
-                y=[float(n) for n in reduce(errors[:, :, index, NORMWISE], axis=0)],
-                kind=index,
-            )
-            for index, depth in enumerate(DEPTHS)
-        ]
-        found.append(
-            curves(
-                name,
-                f"{name.capitalize()} error by spectral norm",
-                lines,
-                x="spectral norm of W_k^T W_q",
-                y="relative error, normwise",
-                log="xy",
-            )
-        )
-    return found
 
 
 STUDY = Study(

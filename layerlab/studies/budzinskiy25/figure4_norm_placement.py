@@ -8,13 +8,13 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
     NORMWISE,
     Ensemble,
     by_layer,
+    plot_errors,
     stack_errors,
 )
-from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap
-from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 
 PLACEMENTS = {
@@ -72,7 +72,12 @@ def run(context: StudyContext) -> Outcome:
             ),
         ),
         frames={"layers": joined},
-        pictures=tuple(plot(final)),
+        pictures=plot_errors(
+            {PLACEMENTS[name]: found for name, found in final.items()},
+            range(1, context.options["layers"] + 1),
+            "layer",
+            x="layer",
+        ),
         remarks=(
             "The source says 'the norm after self-attention', which can be read in two ways; the "
             "feed-forward is x + M(N(x)) in all but the last, so that one thing differs.",
@@ -102,24 +107,6 @@ def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) 
             f"{medians[1]:.2g} (normwise, {len(pair)} draws)"
         ),
     )
-
-
-def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
-    """Plot the mean and the median error by layer, with a line per placement."""
-    found = []
-    for name, reduce in (("mean", np.mean), ("median", np.median)):
-        lines = [
-            Curve(
-                name=PLACEMENTS[placement],
-                x=list(range(1, draws.shape[1] + 1)),
-                y=[float(n) for n in reduce(draws, axis=0)],
-                kind=kind,
-            )
-            for kind, (placement, draws) in enumerate(errors.items())
-        ]
-        title = f"{name.capitalize()} error by layer"
-        found.append(curves(name, title, lines, x="layer", y="relative error, normwise"))
-    return found
 
 
 STUDY = Study(

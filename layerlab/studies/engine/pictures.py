@@ -297,17 +297,14 @@ def _layout(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str) -> Picture:
     """Draw matrices side by side, the first row at the top; light means little."""
+    wide = len(panels) > 1
+    font = {"size": 8 if wide else 12}
     layout = dict(curves(name, title, [], x=axes["x"], y=axes["y"], log="").layout)
-    layout |= {
-        "hovermode": "closest",
-        "showlegend": False,
-        "height": 420 if len(panels) == 1 else 640,
-    }
-    data = []
+    layout |= {"hovermode": "closest", "showlegend": False, "height": 640 if wide else 420}
+    data, annotations = [], []
     for number, panel in enumerate(panels):
         key = "" if number == 0 else str(number + 1)
         across, down = number % 2, number // 2
-        wide = len(panels) > 1
         data.append(
             {
                 "type": "heatmap",
@@ -324,7 +321,7 @@ def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str
             "anchor": f"y{key}",
             "type": "category",
             "tickangle": 90,
-            "tickfont": {"size": 8 if wide else 12},
+            "tickfont": font,
         }
         layout[f"yaxis{key}"] = {
             "title": {"text": axes["y"]},
@@ -332,22 +329,11 @@ def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str
             "anchor": f"x{key}",
             "type": "category",
             "autorange": "reversed",
-            "tickfont": {"size": 8 if wide else 12},
+            "tickfont": font,
         }
-    layout["margin"] = {**layout["margin"], "t": 36}
-    layout["annotations"] = [
-        {
-            "text": panel["name"],
-            "x": 0.5,
-            "y": 1,
-            "xref": f"x{key}" + DOMAIN,
-            "yref": f"y{key}" + DOMAIN,
-            "xanchor": "center",
-            "yanchor": "bottom",
-            "showarrow": False,
-        }
-        for number, panel in enumerate(panels)
-        if "name" in panel
-        for key in ["" if number == 0 else str(number + 1)]
-    ]
+        if "name" in panel:
+            place = {"x": 0.5, "y": 1, "xref": f"x{key}{DOMAIN}", "yref": f"y{key}{DOMAIN}"}
+            anchors = {"xanchor": "center", "yanchor": "bottom", "showarrow": False}
+            annotations.append({"text": panel["name"], **place, **anchors})
+    layout |= {"margin": {**layout["margin"], "t": 36}, "annotations": annotations}
     return Picture(name=name, title=title, data=data, layout=layout)

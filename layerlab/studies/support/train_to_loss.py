@@ -154,16 +154,16 @@ def gather_trials(context: StudyContext) -> tuple[TrainingContest, tuple[str, ..
     seeds = small_models.seeds_of(context)
     if context.watcher is not None:
         context.watcher.begin(context.study, len(ARMS) * (len(RATES) + len(seeds)))
-    small, code, other = False, fingerprint(__name__), list[Trial]()
-    if not context.fast:
-        origin = {"text": small_models.text_identity(), "code": code}
-        found = contest(partial(_fetch, context, origin, sizes), seeds)
-    else:
-        try:
-            found = contest(partial(_store, context, code, other, sizes), seeds)
-        except FileNotFoundError:
-            found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
-            small = True
+    small, other = False, list[Trial]()
+    origin = {} if context.fast else {"text": small_models.text_identity()}
+    origin |= {"code": fingerprint(__name__)}
+    try:
+        found = contest(partial(_fetch, context, origin, other, sizes), seeds)
+    except FileNotFoundError:
+        if not context.fast:
+            raise
+        found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
+        small = True
     used = small_models.FAST if small else sizes
     size = small_models.parameters(ARMS["pre-norm"], layers=used["layers"], width=used["width"])
     updates = [one["curve"][-1][0] for runs in found.runs.values() for one in runs]
@@ -211,39 +211,37 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
 
 
 def _fetch(
-    context: StudyContext, origin: Mapping[str, str], sizes: Mapping[str, int], trial: Trial
+    context: StudyContext,
+    origin: Mapping[str, str],
+    other: list[Trial],
+    sizes: Mapping[str, int],
+    trial: Trial,
 ) -> TrialOutcome:
     """Return what an earlier training on this text by this code left.
 
-    Where there is none, the model is trained now and its readings are left there.
-    """
-    file = place(context.runs, trial, **sizes)
-    found = read_kept(file, partial(_check, trial))
-    if found is not None and origin.items() <= found.items():
-        return _count(context, trial, found, kept=1)
-    found = train_one(trial, **sizes)
-    write_kept(file, {**found, "sizes": sizes, **origin})
-    return _count(context, trial, found, kept=0)
-
-
-def _store(
-    context: StudyContext, code: str, other: list[Trial], sizes: Mapping[str, int], trial: Trial
-) -> TrialOutcome:
-    """Return what an earlier training left, on whatever text.
+    Where there is none, the model is trained now and its readings are left there. In the fast mode
+    whatever text and code will do, and nothing is trained.
 
     Args:
         other: takes the trials that other code made.
 
     Raises:
-        FileNotFoundError: none did.
+        FileNotFoundError: none did, in the fast mode.
     """
     file = place(context.runs, trial, **sizes)
     found = read_kept(file, partial(_check, trial))
-    if found is None:
+    if found is None and context.fast:
         raise FileNotFoundError(file)
-    if found.get("code") != code:
+    kept = found is not None and (context.fast or origin.items() <= found.items())
+    if found is None or not kept:
+        found = train_one(trial, **sizes)
+        write_kept(file, {**found, "sizes": sizes, **origin})
+    elif found.get("code") != origin["code"]:
         other.append(trial)
-    return _count(context, trial, found, kept=1)
+    context.done, context.kept = context.done + 1, context.kept + kept
+    if context.watcher is not None:
+        context.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
+    return found
 
 
 def _check(trial: Trial, found: TrialOutcome) -> None:
@@ -251,10 +249,3 @@ def _check(trial: Trial, found: TrialOutcome) -> None:
     if trial.target is not None:
         shapes = {**shapes, "layers": (None, 2), "norms": (None,)}
     check_shapes(found, shapes)
-
-
-def _count(context: StudyContext, trial: Trial, found: TrialOutcome, kept: int) -> TrialOutcome:
-    context.done, context.kept = context.done + 1, context.kept + kept
-    if context.watcher is not None:
-        context.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
-    return found

@@ -18,6 +18,15 @@ def cut(monkeypatch: pytest.MonkeyPatch, numbers: int = 16 * 12) -> None:
     monkeypatch.setattr(chunking, "PIECE", numbers)
 
 
+def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Return normal numbers of these shapes, which get gradients."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(one, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for one in shapes
+    ]
+
+
 def same_derivatives(
     ours: Function, plain: Function, inputs: Sequence[Tensor], rtol: float, atol: float
 ) -> None:
@@ -28,20 +37,3 @@ def same_derivatives(
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
         for one, other in zip(torch.autograd.grad(found, inputs, given), theirs, strict=True):
             torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
-
-
-def same_directions(
-    ours: Function, plain: Function, inputs: Sequence[Tensor], rtol: float = 0, atol: float = 1e-13
-) -> None:
-    """Check directions in all inputs, and in the first alone."""
-    inputs = tuple(one.detach() for one in inputs)
-    moved = tuple(torch.cos(one) for one in inputs)
-    for count in (len(inputs), 1):
-        rest = inputs[count:]
-        found, expected = (
-            torch.func.jvp(
-                lambda *some, f=f, rest=rest: f(*some, *rest), inputs[:count], moved[:count]
-            )[1]
-            for f in (ours, plain)
-        )
-        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.blocks.operations.causal_taps import tap, weigh
-from tests.blocks.operations.pieces import cut, same_derivatives, same_directions
+from tests.blocks.operations.pieces import cut, drawn, same_derivatives
 
 AGES = torch.tensor([[0, 1, 2, 0, 1, 2, 3] * 6 + [0] * 8, list(range(50)), [0] * 30 + [*range(20)]])
 DOCUMENTS = [None, AGES, torch.arange(50).unsqueeze(0)]
@@ -20,13 +20,8 @@ def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     cut(monkeypatch, request.param)
 
 
-def drawn(kernel: int, rows: int = 12, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(3, 50, 12), (rows, kernel)]
-    return [
-        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-        for shape in shapes
-    ]
+def taps(kernel: int, rows: int = 12, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return drawn((3, 50, 12), (rows, kernel), dtype=dtype)
 
 
 def plain(x: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
@@ -38,26 +33,26 @@ def plain(x: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Ten
 @pytest.mark.parametrize("added", [False, True])
 def test_value_and_derivatives(kernel, added, ages):
     ours, theirs = (partial(one, ages=ages, added=added) for one in (tap, plain))
-    assert torch.equal(ours(*drawn(kernel)), theirs(*drawn(kernel)))
-    same_derivatives(ours, theirs, drawn(kernel), rtol=0, atol=1e-12)
+    assert torch.equal(ours(*taps(kernel)), theirs(*taps(kernel)))
+    same_derivatives(ours, theirs, taps(kernel), rtol=0, atol=1e-12)
 
 
 def test_one_row_of_weights_for_all_channels():
     ours, theirs = (partial(one, ages=None, added=False) for one in (tap, plain))
-    same_derivatives(ours, theirs, drawn(3, rows=1), rtol=0, atol=1e-11)
+    same_derivatives(ours, theirs, taps(3, rows=1), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ages", DOCUMENTS[:2], ids=["one", "packed"])
 def test_pieces_are_the_whole_to_the_bit(dtype, ages):
-    inputs = drawn(4, dtype=dtype)
+    inputs = taps(4, dtype=dtype)
     for added in (False, True):
         found = tap(*inputs, ages, added=added)
         assert torch.equal(found, plain(*inputs, ages, added=added))
 
 
 def test_bfloat16_features_with_float32_weights():
-    x, weight = drawn(4, dtype=torch.float32)
+    x, weight = taps(4, dtype=torch.float32)
     short = x.detach().bfloat16().requires_grad_()
     found = tap(short, weight, AGES, added=True)
     assert torch.equal(found, plain(short, weight, AGES, added=True))
@@ -65,24 +60,3 @@ def test_bfloat16_features_with_float32_weights():
     assert short.grad.dtype == torch.bfloat16 and weight.grad.dtype == torch.float32
     exact = torch.autograd.grad(plain(x, weight, AGES, added=True).sum(), x)[0]
     torch.testing.assert_close(short.grad, exact.bfloat16(), rtol=0, atol=0)
-
-
-@pytest.mark.full
-def test_gradients_are_those_of_small_steps_twice():
-    x, weight = drawn(3)
-    x = x[:2, :5, :2].detach().requires_grad_()
-    weight = weight[:2].detach().requires_grad_()
-    ages = AGES[:2, 2:7]
-
-    def function(x: Tensor, weight: Tensor) -> Tensor:
-        return tap(x, weight, ages, added=True)
-
-    assert torch.autograd.gradcheck(function, (x, weight))
-    assert torch.autograd.gradgradcheck(function, (x, weight))
-
-
-@pytest.mark.full
-def test_directions():
-    for ages in (AGES, None):
-        ours, theirs = (partial(one, ages=ages, added=True) for one in (tap, plain))
-        same_directions(ours, theirs, drawn(4))

@@ -10,15 +10,18 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
+from layerlab.blocks.activation import Activation
 from layerlab.blocks.operations import chunking, stream_mixing
 from layerlab.blocks.operations.causal_taps import tap
 from layerlab.blocks.operations.derivative import again, is_unwatched
 from layerlab.model.cost.cost import account
 from layerlab.variants.feedforward.normed_powers import normed_powers
 from layerlab.variants.feedforward.series_sum import series
+from layerlab.variants.feedforward.weighed_experts import weigh_gated
 from layerlab.variants.residual.augmented import join
 from layerlab.variants.residual.hyper import NormedRows
 from layerlab.variants.residual.mhc import doubly_stochastic, normed_product
+from tests.blocks.operations.pieces import drawn
 from tests.model.small import SIZES, shaken, small, tokens
 from tests.variants.option import gradients
 
@@ -30,6 +33,10 @@ CASES: dict[str, Case] = {
     "series": (
         lambda x, a, b, c, d: series(x, ("silu", "tanh"), [a, b], [c, d]),
         [(2, 3, 4), (4,), (4,), (4,), (4,)],
+    ),
+    "weighed": (
+        lambda gate, up, share: weigh_gated(gate, up, share, Activation("silu")),
+        [(2, 3, 4), (2, 3, 4), (2, 3, 1)],
     ),
     "joined": (join, [(2, 3, 4), (2, 3, 4), (2,)]),
     "augmented": (join, [(2, 3, 4), (2, 3, 4), (2,), (2, 3, 2), (4, 2)]),
@@ -65,19 +72,11 @@ def passed(product: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return product, x * 1
 
 
-def drawn(shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        torch.randn(one, generator=generator, dtype=torch.float64).requires_grad_()
-        for one in shapes
-    ]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_small_steps_twice(name):
     function, shapes = CASES[name]
-    inputs = tuple(drawn(shapes))
+    inputs = drawn(*shapes)
     assert torch.autograd.gradcheck(function, inputs, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(function, inputs)
 
@@ -90,16 +89,15 @@ def test_each_input_may_be_the_only_one_with_a_gradient(name):
     """As where an adapter learns and the rest is frozen, once and twice."""
     function, shapes = CASES[name]
     for at in range(len(shapes)):
-        inputs = [one.requires_grad_(place == at) for place, one in enumerate(drawn(shapes))]
+        inputs = [one.requires_grad_(place == at) for place, one in enumerate(drawn(*shapes))]
         assert torch.autograd.gradcheck(function, inputs)
         assert torch.autograd.gradgradcheck(function, inputs)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in CASES if name != "rows"])
 def test_transforms_and_directions_take_the_formula_apart(name):
     function, shapes = CASES[name]
-    inputs = [one.detach() for one in drawn(shapes)]
+    inputs = [one.detach() for one in drawn(*shapes)]
     moved = [torch.cos(one) for one in inputs]
 
     def first(*given: Tensor) -> Tensor:
@@ -113,7 +111,7 @@ def test_transforms_and_directions_take_the_formula_apart(name):
         for sign in (1, -1)
     )
     torch.testing.assert_close(along, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-6)
-    assert torch.autograd.gradcheck(first, drawn(shapes), check_forward_ad=True)
+    assert torch.autograd.gradcheck(first, drawn(*shapes), check_forward_ad=True)
     several = torch.func.vmap(lambda x: first(x, *inputs[1:]))(torch.stack([inputs[0]] * 2))
     torch.testing.assert_close(several[1], first(*inputs), rtol=1e-12, atol=1e-12)
 

@@ -11,7 +11,6 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from layerlab import UserError, inspect
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities import ablation
 from layerlab.measures.quantities.ablation import MEASURES, losses
 from layerlab.measures.quantities.spectrum import MEASURES as SPECTRUM
@@ -19,6 +18,7 @@ from layerlab.measures.runner import readings
 from layerlab.model.build import build
 from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
 from tests.families.recipe import build as family
+from tests.measures.asked import subject
 
 (ABLATION,) = MEASURES
 IDS = torch.randint(3, 60, (3, 24), generator=torch.Generator().manual_seed(1))
@@ -181,8 +181,7 @@ def test_what_more_than_the_stream_leads_on_is_refused(tiny):
 def test_each_family_is_read_or_says_why(name):
     model = family(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    patient = LoadedModel(name="tiny", source="memory", model=model, tokenizer=None)
-    found = readings(patient, list(IDS[:, :TOKENS]), [ABLATION, *SPECTRUM])
+    found = readings(subject(model), list(IDS[:, :TOKENS]), [ABLATION, *SPECTRUM])
     read, reason = found.rows.get("ablation", []), found.refused.get("ablation", "")
     assert (len(read) > 0) != (len(reason) > 10)
     heads = [(one["layer"], one["head"]) for one in read if one["component"] == "head"]

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.attention import MEASURES, entropy_bound, focus
 from layerlab.measures.runner import readings
@@ -13,6 +12,7 @@ from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.plugins import resolve
 from tests.families import recipe
+from tests.measures.asked import subject
 from tests.measures.regime import KINDS, attention, record
 
 EPS = torch.finfo(torch.float64).eps
@@ -185,8 +185,7 @@ def test_rows_hold_every_declared_column():
 )
 def test_scores_that_hold_a_bias_by_position_are_not_told(family, implementation, changes, told):
     model = recipe.build(family, implementation, changes)
-    patient = LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
-    found = readings(patient, [torch.arange(2, 26)], resolve(["attention"]))
+    found = readings(subject(model), [torch.arange(2, 26)], resolve(["attention"]))
     rows = found.rows["attention"]
     assert rows and all(0 <= row["entropy"] <= 1 for row in rows)
     for row in rows:

@@ -27,15 +27,10 @@ from layerlab.measures.quantities.dimension import (
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.support.centring import Pool, SecondMoments, centre, gram_eigenvalues
 from layerlab.observe.tracing import device_schedule
-from layerlab.observe.tracing.records import Layer
+from tests.measures.quantities.stream import features, record
 
 COUNTS = [effective_dimension, effective_rank, participation_ratio, stable_rank, entropy_rank]
 ROUNDING = torch.finfo(torch.float64).eps
-
-
-def gaussian(seed, tokens, width, mean=0.0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tokens, width, generator=generator, dtype=torch.float64) + mean
 
 
 def measured(h):
@@ -58,7 +53,7 @@ def test_equal_eigenvalues_count_themselves(size):
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_one_direction_counts_as_one(count):
-    h = gaussian(0, 30, 1) * gaussian(1, 1, 8)
+    h = features(0, 30, 1) * features(1, 1, 8)
     assert math.isclose(count(measured(h)), 1, rel_tol=30 * ROUNDING)
 
 
@@ -85,7 +80,7 @@ def marchenko_pastur_share(ratio, epsilon):
 @pytest.mark.parametrize("ratio", [0.25, 0.5])
 def test_an_isotropic_cloud_reads_its_marchenko_pastur_dimension(ratio):
     width = 200
-    values = measured(gaussian(3, round(width / ratio), width))
+    values = measured(features(3, round(width / ratio), width))
     limit = width * marchenko_pastur_share(ratio, 0.8)
     # Eigenvalues of a random covariance are rigid: a count of them varies by O(log width).
     assert abs(effective_dimension(values) - limit) <= math.log(width)
@@ -94,7 +89,7 @@ def test_an_isotropic_cloud_reads_its_marchenko_pastur_dimension(ratio):
 @pytest.mark.parametrize("tokens", [150, 600])
 def test_sampling_lowers_the_participation_ratio_as_the_reliability_rule_says(tokens):
     width = 150
-    values = measured(gaussian(4, tokens, width))
+    values = measured(features(4, tokens, width))
     expected = width / (1 + width / tokens)
     # Mean of the squares: 1 + d/N + O(1/N); its relative deviation is about 2 sqrt(2) / d.
     assert math.isclose(participation_ratio(values), expected, rel_tol=4 / width + 2 / tokens)
@@ -143,8 +138,8 @@ def test_the_counts_do_not_depend_on_order_or_scale(values, factor):
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 12), st.integers(1, 12))
 def test_rotating_features_and_permuting_tokens_change_nothing(seed, tokens, width):
-    h = gaussian(seed, tokens, width)
-    turned = h @ torch.linalg.qr(gaussian(seed + 1, width, width))[0]
+    h = features(seed, tokens, width)
+    turned = h @ torch.linalg.qr(features(seed + 1, width, width))[0]
     turned = turned[torch.randperm(tokens, generator=torch.Generator().manual_seed(seed))]
     floor = max(tokens, width) * ROUNDING
     for count in COUNTS[1:]:
@@ -156,7 +151,7 @@ def test_rotating_features_and_permuting_tokens_change_nothing(seed, tokens, wid
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 12))
 def test_eigenvalues_are_squared_singular_values(seed, rows, columns):
-    m = gaussian(seed, rows, columns)
+    m = features(seed, rows, columns)
     exact = torch.linalg.svdvals(m).square()
     slack = 8 * max(rows, columns) * ROUNDING * exact[0]
     assert torch.all((gram_eigenvalues(m) - exact).abs() <= slack)
@@ -166,7 +161,7 @@ def test_eigenvalues_are_squared_singular_values(seed, rows, columns):
 def test_what_the_gram_matrix_hides_moves_the_effective_rank_by_less_than_stated(decay):
     size = 60
     sigma = decay ** torch.arange(size, dtype=torch.float64)
-    left, right = (torch.linalg.qr(gaussian(seed, size, size))[0] for seed in (5, 6))
+    left, right = (torch.linalg.qr(features(seed, size, size))[0] for seed in (5, 6))
     values = gram_eigenvalues(left @ torch.diag(sigma) @ right)
     moved = abs(effective_rank(values).log() - effective_rank(sigma.square()).log())
     delta = size * math.sqrt(size * ROUNDING)
@@ -175,7 +170,7 @@ def test_what_the_gram_matrix_hides_moves_the_effective_rank_by_less_than_stated
 
 
 def test_uncentred_stable_rank_is_held_down_by_the_mean():
-    h = gaussian(7, 40, 6, mean=3.0)
+    h = features(7, 40, 6, mean=3.0)
     ceiling = 1 / (1 - relative_residual(h) ** 2)
     assert stable_rank(gram_eigenvalues(h)) <= ceiling * (1 + 40 * ROUNDING)
     assert stable_rank(measured(h)) > ceiling
@@ -187,7 +182,7 @@ chunks = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), chunks, st.sampled_from([1, 3, 30]), st.sampled_from([0.0, 1e4]))
 def test_tokens_in_any_chunks_and_order_give_the_spectrum_of_all(seed, sizes, width, mean):
-    h = gaussian(seed, sum(sizes), width, mean)
+    h = features(seed, sum(sizes), width, mean)
     h[: sizes[0]] += mean  # sequences have means of their own
     pool = Pool()
     for part in reversed(h.split(sizes)):
@@ -202,14 +197,14 @@ def test_tokens_in_any_chunks_and_order_give_the_spectrum_of_all(seed, sizes, wi
 
 def test_a_pool_keeps_whichever_is_smaller():
     few, many = Pool(), Pool()
-    few.add(gaussian(0, 4, 16).float())
+    few.add(features(0, 4, 16).float())
     assert few.moments is None and few.features[0].dtype == torch.float32
-    many.add(gaussian(0, 64, 16).float())
+    many.add(features(0, 64, 16).float())
     assert many.features == [] and many.moments.shape == (16, 16)
 
 
 def test_a_pool_does_not_keep_the_batch_alive():
-    batch = gaussian(0, 64, 16)
+    batch = features(0, 64, 16)
     pool = Pool()
     pool.add(batch[:2])
     assert pool.features[0].untyped_storage().nbytes() == 2 * 16 * 8
@@ -219,7 +214,7 @@ def test_a_pool_does_not_keep_the_batch_alive():
 @pytest.mark.parametrize("tokens, width", [(40, 6), (12, 30)])
 def test_effective_dimension_agrees_with_scikit_dimension(tokens, width):
     skdim = pytest.importorskip("skdim", reason="scikit-dimension (in `dev`) is not installed")
-    h = gaussian(8, tokens, width) * torch.logspace(0, -2, width, dtype=torch.float64)
+    h = features(8, tokens, width) * torch.logspace(0, -2, width, dtype=torch.float64)
     for epsilon in (0.5, 0.8, 0.95):
         oracle = skdim.id.lPCA(ver="ratio", alphaRatio=epsilon).fit(h.numpy())
         assert effective_dimension(measured(h), epsilon) == oracle.dimension_
@@ -237,7 +232,7 @@ def test_stable_rank_agrees_with_weightwatcher_whose_spectral_norm_is_squared():
         )
         model = nn.Sequential(nn.Linear(64, 80, bias=False))
         with torch.no_grad():
-            model[0].weight.copy_(gaussian(9, 80, 64))
+            model[0].weight.copy_(features(9, 80, 64))
         table = weightwatcher.WeightWatcher(model=model).analyze(plot=False)
     weight = model[0].weight.detach()
     values = gram_eigenvalues(weight)
@@ -254,7 +249,7 @@ def test_without_variance_or_with_a_bad_number_there_is_no_count(count):
         for bad in (0.0, math.nan, math.inf):
             h = torch.full((6, 3), bad)
             assert count(measured(h)).isnan()
-        spoiled = gaussian(0, 6, 3)
+        spoiled = features(0, 6, 3)
         spoiled[1, 1] = math.nan
         assert count(gram_eigenvalues(spoiled)).isnan()
 
@@ -262,13 +257,13 @@ def test_without_variance_or_with_a_bad_number_there_is_no_count(count):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("tokens", [3, 50])
 def test_half_precision_is_read_exactly(dtype, tokens):
-    h = gaussian(2, tokens, 5, mean=1.0).to(dtype)
+    h = features(2, tokens, 5, mean=1.0).to(dtype)
     assert torch.equal(gram_eigenvalues(h), gram_eigenvalues(h.double()))
 
 
 @pytest.mark.parametrize("tokens", [3, 50])
 def test_huge_features_do_not_overflow(tokens):
-    h = gaussian(2, tokens, 5).half().float()
+    h = features(2, tokens, 5).half().float()
     for count in COUNTS:
         huge = count(measured(h * 2.0**100))
         assert math.isclose(huge, count(measured(h)), rel_tol=50 * ROUNDING)
@@ -280,21 +275,17 @@ def test_a_share_outside_its_range_is_refused_in_one_clear_line(epsilon):
         effective_dimension(torch.ones(3), epsilon)
 
 
-def record(stream, sequence=0, layer=0):
-    return Layer(sequence=sequence, layer=layer, tokens=torch.arange(len(stream)), stream=stream)
-
-
 def frame(streams, **options):
     measure = MEASURES[0].given(**options)
     run = MeasureContext(options=measure.options)
     for sequence, layers in enumerate(streams):
         for layer, stream in enumerate(layers):
-            assert list(measure.read(record(stream, sequence, layer), run)) == []
+            assert list(measure.read(record(stream, layer, sequence), run)) == []
     return list(measure.close(run)), run
 
 
 def test_a_layer_pools_the_tokens_of_all_sequences():
-    streams = [[gaussian(10 * s + layer, 7, 3) for layer in range(2)] for s in range(4)]
+    streams = [[features(10 * s + layer, 7, 3) for layer in range(2)] for s in range(4)]
     rows, run = frame(streams)
     assert [row["layer"] for row in rows] == [0, 1]
     together = torch.cat([layers[1] for layers in streams])
@@ -311,10 +302,10 @@ def fed(layers, batches, feed=lambda layer: None):
     run = MeasureContext(options=measure.options, batches=batches)
     for sequence in range(4):
         for layer in range(layers):
-            stream = gaussian(10 * sequence + layer, 9, 4)
+            stream = features(10 * sequence + layer, 9, 4)
             feed(sequence * layers + layer)
             if sequence < 2:
-                assert list(measure.read(record(stream, sequence, layer), run)) == []
+                assert list(measure.read(record(stream, layer, sequence), run)) == []
             else:
                 measure.pool(layer, stream, run)
     feed(4 * layers)
@@ -380,13 +371,13 @@ def test_no_more_layers_are_taken_to_the_host_than_threads_are_free(monkeypatch)
 
 
 def test_the_share_is_an_option():
-    streams = [[gaussian(1, 40, 6)]]
+    streams = [[features(1, 40, 6)]]
     assert frame(streams, epsilon=1.0)[0][0]["effective_dimension"] == 6
     assert frame(streams, epsilon=0.1)[0][0]["effective_dimension"] == 1
 
 
 def test_too_few_tokens_are_said_to_be_too_few():
-    rows, run = frame([[gaussian(1, 23, 6)]])
+    rows, run = frame([[features(1, 23, 6)]])
     assert not rows[0]["reliable"]
     assert "23 tokens for a width of 6" in run.notes["tokens"]
     assert "at least 24 tokens" in run.notes["tokens"]

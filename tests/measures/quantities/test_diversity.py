@@ -16,7 +16,7 @@ from layerlab.measures.quantities.diversity import (
     relative_residual,
 )
 from layerlab.measures.support.centring import centre
-from layerlab.observe.tracing.records import Layer, Sublayer
+from tests.measures.quantities.stream import features, record
 
 QUANTITIES = [diversity, relative_residual, composite_residual, cosine]
 ROUNDING = torch.finfo(torch.float64).eps
@@ -25,15 +25,6 @@ ROUNDING = torch.finfo(torch.float64).eps
 def tolerance(h):
     """Sums of n*d terms, each step of which rounds once; 8 covers the steps in a row."""
     return 8 * h.numel() * ROUNDING
-
-
-def features(seed, tokens=6, width=4, mean=0.0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tokens, width, generator=generator, dtype=torch.float64) + mean
-
-
-def rotation(seed, width):
-    return torch.linalg.qr(features(seed, width, width))[0]
 
 
 matrices = st.builds(
@@ -129,7 +120,7 @@ def test_the_cosine_of_centred_tokens_cannot_tell_a_line_from_a_simplex():
 @settings(max_examples=40, deadline=None)
 @given(matrices, st.integers(0, 10**6))
 def test_rotating_features_and_permuting_tokens_change_nothing(h, seed):
-    turned = h @ rotation(seed, h.shape[1])
+    turned = h @ torch.linalg.qr(features(seed, h.shape[1], h.shape[1]))[0]
     order = torch.randperm(len(h), generator=torch.Generator().manual_seed(seed))
     # A rotation rounds relative to the features, so a small spread on a large mean loses digits.
     slack = tolerance(h) * max(1.0, (h.abs().max() / diversity(h).clamp_min(1e-300)).item())
@@ -205,15 +196,6 @@ def test_what_is_not_a_number_stays_so(quantity, bad):
 def test_one_token_is_refused_in_one_clear_line(quantity):
     with pytest.raises(UserError, match=r"given 1 token; .* give a text of at least two tokens"):
         quantity(torch.ones(1, 3))
-
-
-def record(stream, layer=1, **branches):
-    sublayers = {
-        name: Sublayer(entered=branch, left=branch, branch=branch)
-        for name, branch in branches.items()
-    }
-    tokens = torch.arange(len(stream))
-    return Layer(sequence=0, layer=layer, tokens=tokens, stream=stream, sublayers=sublayers)
 
 
 def test_a_block_gives_a_row_for_its_stream_and_one_for_each_branch():

@@ -17,16 +17,11 @@ from layerlab.measures.quantities.stream import (
     outliers,
     share,
 )
-from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.records.layer_names import EMBEDDING
+from tests.measures.quantities.stream import features, record
 
 QUANTITIES = [norm, kurtosis, median, massive, outliers]
 ROUNDING = torch.finfo(torch.float64).eps
-
-
-def features(seed, tokens=6, width=4):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tokens, width, generator=generator, dtype=torch.float64)
 
 
 seeds = st.integers(0, 10**6)
@@ -153,21 +148,6 @@ def test_what_is_not_a_number_stays_so(quantity):
     h = features(5)
     h[2, 1] = math.nan
     assert quantity(h).isnan()
-
-
-def record(stream, layer=1, sequence=0, entered=None, **branches):
-    sublayers = {
-        name: Sublayer(entered=branch, left=branch, branch=branch)
-        for name, branch in branches.items()
-    }
-    return Layer(
-        sequence=sequence,
-        layer=layer,
-        tokens=torch.arange(len(stream)),
-        stream=stream,
-        entered=entered,
-        sublayers=sublayers,
-    )
 
 
 def rows(*records):

@@ -27,7 +27,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     Module,
     measure,
 )
-from layerlab.studies.engine.sampling import StudyContext
+from tests.studies.small import context
 
 
 def generator(seed=0):
@@ -108,21 +108,11 @@ def test_every_part_that_was_not_read_is_named():
         every[:, 0, ROWS.index(name)] = 1.0
     # Some blocks of the other have another feed-forward.
     every[:2, 1, ROWS.index("perceptron")] = 2.0
-    work = StudyContext(
-        study="x",
-        draws=4,
-        seed=0,
-        options={},
-        threads=1,
-        code="",
-        models=("a", "b"),
-        given={"a": 1},
-    )
-    told = describe_parts(every, work)
+    told = describe_parts(every, context(models=("a", "b"), given={"a": 1}))
     assert [one.split(": ")[1] for one in told] == [
         f"{part}, in b." for part in ("norms", "attention", "feed-forward")
     ]
-    found = medians(every, WORST, FORM, work.models, 0)
+    found = medians(every, WORST, FORM, "ab", 0)
     assert found["b", "perceptron"].value == 1 and "nan" not in judge_usual(every, "ab", 0).said
 
 

@@ -19,8 +19,8 @@ from layerlab.studies.budzinskiy25.section4_bounds import (
 )
 from layerlab.studies.budzinskiy25.support.perturbed_arithmetic import worst
 from layerlab.studies.budzinskiy25.support.rounded_modules import norms, softmaxes
-from layerlab.studies.engine.sampling import StudyContext
 from tests.numerics.draw import gaussian
+from tests.studies.small import context
 
 
 def test_the_worst_roundings_of_an_inner_product_are_known():
@@ -69,8 +69,7 @@ def test_the_range_of_scores_costs_what_its_term_says():
 
 
 def test_the_bound_of_which_most_is_used_is_judged_as_one_of_all():
-    context = StudyContext(study="x", draws=12, seed=0, options={}, threads=1, code="")
     observed = np.full((12, 1, len(ROWS), len(FORMATS)), 0.1)
     observed[:, 0, 0, 0] = [*np.linspace(0.48, 0.498, 2), *np.linspace(0.51, 0.56, 10)]
-    assert judge_near(observed, context).word == "not decided"
-    assert judge_near(observed + 0.1, context).word == "holds"
+    assert judge_near(observed, context()).word == "not decided"
+    assert judge_near(observed + 0.1, context()).word == "holds"

@@ -19,15 +19,11 @@ from layerlab.studies.budzinskiy25.theorem_4_30 import (
     one,
     theory_of_block,
 )
-from layerlab.studies.engine.sampling import Sampler
-
-
-def draw(count=2):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(5))
+from tests.studies.small import drawing
 
 
 def test_the_block_of_the_theory_is_that_of_the_experiment():
-    drawn = draw()
+    drawn = drawing(2, 5)
     x, weights = ORDINARY.start(drawn), ORDINARY.weights(drawn)
     expected = reference_transformer.block(Exact(), x.clone(), weights, "rms")
     for number in range(2):
@@ -36,7 +32,7 @@ def test_the_block_of_the_theory_is_that_of_the_experiment():
 
 @pytest.mark.full
 def test_errors_fall_with_digits_and_bounds_with_them():
-    coarse, fine = (one(draw(), digits)["bounds"] for digits in (11, 24))
+    coarse, fine = (one(drawing(2, 5), digits)["bounds"] for digits in (11, 24))
     for column in (OBSERVED, RECURSION, PRINTED):
         assert (coarse[:, 0, column] > 100 * fine[:, 0, column]).all()
     assert (fine[:, 1:, RECURSION] > fine[:, :-1, RECURSION]).all()

@@ -7,7 +7,6 @@ from torch import Tensor
 from layerlab.loading.model import load_model
 from layerlab.studies.budzinskiy25 import section3_condition, section4_bounds, theorem_4_30
 from layerlab.studies.engine.given_models import GivenModel
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory import (
     attention_lambda,
     collapse_depth,
@@ -27,6 +26,7 @@ from layerlab.studies.spectral25 import (
 )
 from layerlab.studies.support.passages import get_model
 from tests.studies.engine.test_given_models import made
+from tests.studies.small import drawing
 from tests.support.elsewhere import living_elsewhere
 
 # Studies that emulate are not here: what an emulated tensor holds cannot be marked.
@@ -56,7 +56,7 @@ PARTS = {
 def test_what_is_drawn_goes_to_the_device_of_the_model(name):
     whole = load_model(made("llama"), tokenizer=get_model("llama").tokenizer)
     given = {"own": GivenModel(subject=whole, tokens=torch.arange(10, 250), text=None)}
-    draw = Sampler(count=2, generator=torch.Generator().manual_seed(0), given=given)
+    draw = drawing(2, **given)
     with living_elsewhere(whole.model):
         found = PARTS[name](draw)
     assert found and all(isinstance(one, Tensor) for one in found.values())

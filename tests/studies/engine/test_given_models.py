@@ -14,13 +14,12 @@ from layerlab import UserError
 from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
 from layerlab.studies.spectral25.norms_by_depth import judge_bounded_product, norm_of_product
 from layerlab.studies.support.passages import excerpts, get_model
-from tests.studies.small import FAMILIES, QUICK, change_json, given_of, made
+from tests.studies.small import FAMILIES, QUICK, change_json, drawing, given_of, made
 
 # What a study cannot say of a family, in the words of the refusal; all else it judges.
 THEORY = {
@@ -68,9 +67,7 @@ def said(record):
 
 def test_lambda_of_a_model_of_a_user_is_what_a_hand_computes(folder):
     given = given_of("attention-lambda", model=folder("llama"))
-    draws = [
-        Sampler(count=2, generator=torch.Generator().manual_seed(3), given=given) for _ in range(2)
-    ]
+    draws = [drawing(2, 3, **given) for _ in range(2)]
     found = attention_lambda.one(draws[0], 16, ["llama"])["llama"]
     draws[1].normal(16, 16)
     ids = excerpts(draws[1], "llama", 16)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,19 +10,16 @@ import torch
 
 from layerlab.console.progress import Progress
 from layerlab.errors import DamageWarning
-from layerlab.studies.engine.sampling import Sampler, StudyContext, cores
+from layerlab.studies.engine.sampling import Sampler, cores
+from tests.studies.small import context
 
 SIZES = []
+work = partial(context, draws=20)
 
 
 def part(draw: Sampler, **case):
     SIZES.append(draw.count)
     return {"numbers": draw.normal(3, mean=case.get("mean", 0.0))}
-
-
-def work(**changes):
-    given = {"study": "x", "draws": 20, "seed": 0, "options": {}, "threads": 1, "code": "1"}
-    return StudyContext(**{**given, **changes})
 
 
 def test_every_draw_is_there_once_and_follows_from_the_seed():

@@ -6,7 +6,6 @@ import torch
 
 from layerlab.measures.quantities.weights.querykey import score_bound
 from layerlab.studies.engine.given_models import GivenModel
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.attention_norm_bound import (
     HEAD,
     LIMITS,
@@ -25,16 +24,12 @@ from layerlab.studies.spectral25.drawn_heads import scale_weights
 from layerlab.studies.support.passages import get_model
 from tests.families.examination import subject
 from tests.families.recipe import build
-from tests.studies.small import given_of, made
-
-
-def draw(count=3):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
+from tests.studies.small import drawing, given_of, made
 
 
 @pytest.mark.parametrize("kind", [random_heads, aimed_heads])
 def test_heads_have_the_m_that_was_asked_for_behind_what_a_layer_norm_gives(kind):
-    stream, weights = kind(draw(), 2.0)
+    stream, weights = kind(drawing(3), 2.0)
     assert torch.allclose(score_bound(weights), torch.full((3,), 2.0, dtype=torch.float64))
     assert stream.mean(-1).abs().max() < 1e-12
     assert torch.allclose(stream.norm(dim=-1), torch.tensor(WIDTH, dtype=torch.float64).sqrt())
@@ -43,7 +38,7 @@ def test_heads_have_the_m_that_was_asked_for_behind_what_a_layer_norm_gives(kind
 
 @pytest.mark.parametrize("limit", [0.1, 5.0])
 def test_an_aimed_head_has_the_norm_that_its_equal_rows_have(limit):
-    found = heads(draw(), limit, "aimed")
+    found = heads(drawing(3), limit, "aimed")
     # Every row gives the first key e^(M / 2) and the others e^(-M / 2).
     first = 1 / (1 + (TOKENS - 1) * np.exp(-limit))
     row = np.hypot(first, (1 - first) / np.sqrt(TOKENS - 1))
@@ -51,7 +46,7 @@ def test_an_aimed_head_has_the_norm_that_its_equal_rows_have(limit):
 
 
 def test_small_scores_give_the_uniform_causal_norm_and_the_bounds_of_no_scores():
-    found = heads(draw(), 1e-9, "random")
+    found = heads(drawing(3), 1e-9, "random")
     assert found["causal"][0].item() == pytest.approx(1.646, abs=5e-4)
     assert found["printed"][0].item() == pytest.approx(1, rel=1e-6)
     harmonic = sum(1 / row for row in range(1, TOKENS + 1))

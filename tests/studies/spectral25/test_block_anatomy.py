@@ -9,7 +9,6 @@ from layerlab.errors import NotApplicable
 from layerlab.studies.engine.given_models import GivenModel
 from layerlab.studies.engine.pictures import heat
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.block_anatomy import (
     KEYS,
     MODELS,
@@ -29,6 +28,7 @@ from layerlab.studies.spectral25.block_anatomy import (
 from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.examination import subject
 from tests.families.recipe import build
+from tests.studies.small import drawing
 
 TOKENS = 20
 
@@ -62,7 +62,7 @@ def test_an_output_that_is_not_seen_to_join_the_stream_is_no_length_of_what_does
         # What is behind the last sum is another one.
         block.register_forward_hook(lambda module, given, left: left * torch.rand(left.shape))
     given = {"own": GivenModel(subject=whole, tokens=torch.arange(10, 200), text=None)}
-    draw = Sampler(count=1, generator=torch.Generator().manual_seed(0), given=given)
+    draw = drawing(**given)
     with pytest.raises(NotApplicable, match="no sum in a block shows"):
         anatomy(draw, "own")
 
@@ -127,7 +127,7 @@ def test_one_model_of_two_is_enough_against_a_claim():
 
 
 def test_one_batch_has_every_head_of_every_layer():
-    found = anatomy(Sampler(count=1, generator=torch.Generator().manual_seed(0)), "llama")
+    found = anatomy(drawing(), "llama")
     assert found["heads"].shape == (1, 8, 4, 5) and found["norms"].shape == (1, 8, 3)
     assert found["heads"][..., 3].sum(-1).allclose(torch.ones(1, 8, dtype=torch.float64))
     # What enters the second block is what the first left: the stream grows, and is finite.

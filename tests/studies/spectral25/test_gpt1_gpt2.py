@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.gpt1_gpt2 import (
     LENGTHS,
     judge_larger,
@@ -22,12 +21,9 @@ from layerlab.studies.spectral25.gpt1_gpt2 import (
 )
 from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.recipe import family_config
+from tests.studies.small import drawing
 
 TEXT = torch.arange(3, 21)[None]
-
-
-def draw(count=6):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.full
@@ -70,7 +66,7 @@ def test_a_model_that_returns_its_matrices_is_left_with_its_own_attention():
 
 
 def test_lengths_are_those_of_the_source_and_one_token_has_norm_one():
-    found = norms(draw(40), "pre-norm", "short")
+    found = norms(drawing(40), "pre-norm", "short")
     lone = found["uniform"] == 1
     assert lone.any() and not lone.all()
     assert torch.allclose(found["own"][lone], torch.ones(8, dtype=torch.float64))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.errors import NotApplicable
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.mlp_lipschitz import (
     BESIDE,
     DOSES,
@@ -26,16 +25,13 @@ from layerlab.studies.spectral25.mlp_lipschitz import (
 from layerlab.studies.support.passages import get_model, tokens_of
 from tests.families.examination import subject
 from tests.families.recipe import build
+from tests.studies.small import drawing
 
 TEXT = torch.arange(3, 27)[None]
 
 
-def draw(count=3):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
-
-
 def matrices():
-    drawn = draw()
+    drawn = drawing(3)
     shapes = {"form": (6, 6), "value": (6, 6), "inner": (6, 9), "outer": (9, 6)}
     return {name: drawn.normal(*shape) for name, shape in shapes.items()}
 
@@ -78,7 +74,7 @@ def test_what_saturates_is_judged_on_both_sides_of_its_own_size():
 
 @given(dose=st.floats(0.01, 100), size=st.floats(0.01, 100))
 def test_the_dose_changes_the_constant_at_equal_output_scale(dose, size):
-    mixed, weights = size * draw().normal(5, 6), matrices()
+    mixed, weights = size * drawing(3).normal(5, 6), matrices()
     left, constant = feed(mixed, weights, dose)
     assert torch.allclose(left.norm(dim=(1, 2)), mixed.norm(dim=(1, 2)))
     # The bound holds between any two tokens, with the factor that all tokens of a draw share.
@@ -91,13 +87,13 @@ def test_the_dose_changes_the_constant_at_equal_output_scale(dose, size):
 @pytest.mark.parametrize("kind", [PLAIN, NORMED])
 def test_a_factor_on_the_stream_leaves_attention_as_it_is(kind):
     """What made the first dose of this study one of the sharpness of attention."""
-    stream, weights = draw().normal(5, 6), matrices()
+    stream, weights = drawing(3).normal(5, 6), matrices()
     once, more = (attend(x, weights, kind=kind, causal=True) for x in (stream, 8 * stream))
     assert torch.allclose(once, more)
 
 
 def test_a_steeper_feedforward_is_told_from_a_flat_one():
-    found = stack(draw(), PLAIN, causal=True)
+    found = stack(drawing(3), PLAIN, causal=True)
     assert found["lipschitz"].shape == found["residual"].shape == (3, len(DOSES))
     assert not torch.allclose(*found["residual"][:, [0, -1]].T)
     assert (found["lipschitz"].diff(dim=1) > 0).all()
@@ -105,7 +101,7 @@ def test_a_steeper_feedforward_is_told_from_a_flat_one():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_scores_of_nothing_weigh_all_keys_alike(causal):
-    stream = draw().normal(5, 4)
+    stream = drawing(3).normal(5, 4)
     eye = torch.eye(4, dtype=torch.float64)
     left = attend(stream, {"form": 0 * eye, "value": eye}, kind=BESIDE, causal=causal)
     normed = stream / stream.square().mean(-1, keepdim=True).sqrt()
@@ -118,7 +114,7 @@ def test_a_trained_model_is_left_as_it_was(name):
     ids = tokens_of(name)[None, :16]
     with torch.no_grad():
         before = get_model(name).model(ids).logits
-        found = residual_by_dose(draw(2), name)["residual"]
+        found = residual_by_dose(drawing(2), name)["residual"]
         assert torch.equal(before, get_model(name).model(ids).logits)
     assert found.shape == (2, 5) and len(found.unique()) == found.numel()
 

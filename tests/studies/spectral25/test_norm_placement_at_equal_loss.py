@@ -1,6 +1,7 @@
 """One loss for two placements: rates, targets, stops, and words for numbers that are known."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ import torch
 from layerlab.errors import DamageWarning
 from layerlab.experiments.session import prepare
 from layerlab.records.kept import read_kept, write_kept
-from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.spectral25.norm_placement_at_equal_loss import (
     PRE,
     edges,
@@ -33,6 +33,7 @@ from layerlab.studies.support.train_to_loss import (
     train_one,
 )
 from layerlab.training.setup import build_model
+from tests.studies.small import context
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
 LAYERS = 4
@@ -160,9 +161,7 @@ def test_a_run_stops_at_its_target_and_is_read_there():
     assert swept["curve"] == missed["curve"][:2]
 
 
-def work(runs, **changes):
-    settings = {"draws": 2, "seed": 0, "options": SIZES, "threads": 1, "code": ""}
-    return StudyContext(study="same-loss", runs=runs, **{**settings, **changes})
+work = partial(context, options=SIZES)
 
 
 def made_up(trial, **sizes):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.norms_by_depth import (
     DEPTH,
     FALL,
@@ -25,6 +24,7 @@ from layerlab.studies.spectral25.norms_by_depth import (
     random,
     sharpen,
 )
+from tests.studies.small import drawing
 
 
 def test_products_of_known_matrices():
@@ -87,7 +87,7 @@ def test_sharp_scores_are_sharper_and_both_placements_start_alike():
 
 @pytest.mark.full
 def test_every_layer_has_a_norm_between_one_and_the_root_of_the_tokens():
-    found = norms(Sampler(count=1, generator=torch.Generator().manual_seed(0)), "post-norm")
+    found = norms(drawing(), "post-norm")
     for scores in ("start", "sharp"):
         assert found[f"{scores} norm"].shape == (1, DEPTH) and TEXTS > 1
         assert (found[f"{scores} norm"] > 1).all()

@@ -9,7 +9,6 @@ from layerlab.loading.model import LoadedModel
 from layerlab.loading.text_input import sample
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.studies.engine.given_models import GivenModel
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
     DEPTH,
@@ -32,16 +31,13 @@ from layerlab.studies.spectral25.path_decomposition import (
 )
 from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.recipe import build
+from tests.studies.small import drawing
 
 
 def features(seed=0):
     return torch.randn(
         TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
-
-
-def draw():
-    return Sampler(count=1, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.full
@@ -78,7 +74,7 @@ def test_a_stream_that_is_another_between_two_layers_has_no_paths():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_paths_of_a_random_stack_sum_to_what_it_computes(causal):
-    x, pieces = features(), random(draw(), causal)
+    x, pieces = features(), random(drawing(seed=1), causal)
     parts = paths(x, pieces)
     for piece in pieces:
         x = x + piece.attention.value_of(piece.norm.value(x))
@@ -120,7 +116,7 @@ def test_mean_lengths_are_weighed_by_shares_and_long_paths_are_told():
 
 
 def test_a_head_more_does_not_make_a_path_longer():
-    assert HEADS > 1 and len(paths(features(), random(draw(), causal=True)[:3])) == 4
+    assert HEADS > 1 and len(paths(features(), random(drawing(seed=1), causal=True)[:3])) == 4
 
 
 def residuals(*factors):

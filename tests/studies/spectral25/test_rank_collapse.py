@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.rank_collapse import (
     bare,
     collapse_of,
@@ -14,13 +13,10 @@ from layerlab.studies.spectral25.rank_collapse import (
     judge_skips,
     order,
 )
+from tests.studies.small import drawing
 
 CUBIC = np.array([[0.5 ** (3**layer) for layer in range(3)] + [0.0]] * 6)
 HALVES = np.array([[0.5**layer for layer in range(25)]] * 6)
-
-
-def draw(count=2):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_order_of_cubes_is_three_and_of_halves_one():
@@ -50,8 +46,8 @@ def test_skips_hold_only_where_much_is_kept(kept, word):
 
 
 def test_the_mask_is_the_only_difference_between_two_stacks():
-    causal, free = bare(draw(), causal=True), bare(draw(), causal=False)
+    causal, free = bare(drawing(2), causal=True), bare(drawing(2), causal=False)
     assert torch.equal(causal["residual"][:, 0], free["residual"][:, 0])
-    found = collapse_of(draw(1), "attention-skip", "learned")
+    found = collapse_of(drawing(1), "attention-skip", "learned")
     assert found["causal"].shape == found["open"].shape == (1, 8)
     assert not torch.allclose(found["causal"], found["open"], rtol=0.01)

@@ -1,6 +1,7 @@
 """Twins for studies: what is equal between arms, and what their differences are said to be."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 
 from layerlab.errors import DamageWarning
 from layerlab.records.kept import read_kept, write_kept
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.engine.statistics import Interval, over_seeds, ratio_over_seeds
 from layerlab.studies.support import small_models
+from tests.studies.small import context
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
 ARMS = (small_models.PLAIN, "pangu-pi")
@@ -37,9 +39,7 @@ def test_arms_start_alike_and_have_as_many_parameters():
     assert plain.nats == pytest.approx(both.nats, rel=0.01)
 
 
-def work(runs, **changes):
-    settings = {"draws": 2, "seed": 0, "options": SIZES, "threads": 1, "code": ""}
-    return StudyContext(study="tiny", runs=runs, **{**settings, **changes})
+work = partial(context, options=SIZES)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from layerlab.model.attention import attend
 from layerlab.variants.attention.gated import GatedAttention
 from layerlab.variants.attention.querykey import NormedAttention
 from tests.model.small import shaken, small, tokens
-from tests.variants.option import TIGHT, close, holds
+from tests.variants.option import TIGHT, close
 from tests.variants.relative import SIZES
 
 
@@ -93,18 +93,3 @@ def test_one_gate_per_head_is_one_gate_per_feature_with_equal_rows():
             state[key] = state[key].repeat_interleave(12, dim=0)
     element.load_state_dict(state)
     close(head(tokens()).logits, element(tokens()).logits)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"gate": "head"},
-        {"kv_heads": 2, "head_width": 20, "attention.bias": "all"},
-        {"gate": "head", "kv_heads": 1, "head_width": 6},
-    ],
-    ids=str,
-)
-def test_laws_hold(options):
-    holds("gated-attention", **options)

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.system.model_cache import read_on
 from tests.model.small import SIZES, shaken, small, tokens
-from tests.variants.option import carried
 
 FORMS = ("identity", "learned", "shared")
 ROUNDING = 1e-12  # float64: some hundred operations of 1e-16 each
@@ -69,14 +67,3 @@ def test_one_layer_is_llama_bit_for_bit():
         one = shaken(small("value-residual", layers=1, form=form))
         plain = shaken(small("llama", layers=1))
         assert torch.equal(one(tokens()).logits, plain(tokens()).logits)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_carry_is_the_first_layers_values_at_any_depth(form):
-    for layers in (2, 6):
-        model = small("value-residual", layers=layers, form=form, kv_heads=2)
-        ids = tokens()
-        said = account(model.config.parse_spec(), model.config.shape())
-        assert carried(model, ids) == [said.carry] * layers
-        assert said.parameters == sum(one.numel() for one in model.parameters())
-        assert said.carry == SIZES["width"] // 2

@@ -5,7 +5,7 @@ import torch
 
 from layerlab.variants.feedforward.polynorm import Polynomial
 from tests.model.small import small
-from tests.variants.option import TIGHT, holds
+from tests.variants.option import TIGHT
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -60,22 +60,6 @@ def test_in_bfloat16_it_is_the_rounded_exact_value(size):
     # One rounding to 8 bits at the end, and float32 roundings of which there are far fewer than 64.
     bound = 2**-8 * exact.abs() + 64 * torch.finfo(torch.float32).eps * exact.abs().max()
     assert ((found.double() - exact).abs() <= bound).all()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"form": "relu"},
-        {"order": 1},
-        {"order": 4, "form": "relu", "ffn.bias": True},
-        {"ffn.epsilon": 1e-3, "ffn.bias": True},
-    ],
-    ids=str,
-)
-def test_laws_hold(options):
-    holds("polynorm", **options)
 
 
 def test_first_order_norm_is_scale_free_and_first_order_relu_is_relu():

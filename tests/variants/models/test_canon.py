@@ -10,7 +10,7 @@ from torch.nn import functional
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.models.canon import EVERYWHERE, SUBSETS
 from tests.model.small import SIZES, shaken, small, tokens
-from tests.variants.option import TIGHT, close, holds
+from tests.variants.option import TIGHT, close
 
 FEW = ("a", "b", "c", "d", "ac", "abcd")
 
@@ -94,28 +94,6 @@ def test_kernels_start_as_those_of_a_pytorch_convolution(kernel):
     assert found.abs().max() <= bound and found.abs().max() > 0.99 * bound
     # The variance of n uniform numbers is bound^2 / 3, give or take 0.9 / sqrt(n): five of these.
     assert abs(found.var().item() / (bound**2 / 3) - 1) < 5 * 0.9 / found.numel() ** 0.5
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("places", ["a", "b", "cd"])
-def test_laws_hold(places):
-    holds("canon", places=places)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kernel": 1},
-        {"kernel": 2, "places": "bd", "kv_heads": 2},
-        {"kernel": 7, "head_width": 20, "attention.bias": "all", "ffn.bias": True},
-        {"position": "none", "ffn.activation": "relu2"},
-        {"placement": "both"},
-    ],
-    ids=str,
-)
-def test_laws_hold_under_other_options(options):
-    holds("canon", **options)
 
 
 def generated(model: LabForCausalLM, x: Tensor, **options: object) -> Tensor:

@@ -1,7 +1,7 @@
 """The reference blocks: those of transformers bit for bit, and what differs between their kin."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
 
@@ -246,27 +246,11 @@ def test_scaled_start_shrinks_what_writes_into_the_stream_and_nothing_else():
         torch.testing.assert_close(parameter, expected, rtol=2 * eps if writes else 0, atol=0)
 
 
-def slow_relu(value: float, slope: float) -> float:
-    return max(0.0, value)
-
-
-def slow_prelu(value: float, slope: float) -> float:
-    return value if value >= 0 else slope * value
-
-
-def slow_gelu(value: float, slope: float) -> float:
-    return value * (1 + math.erf(value / math.sqrt(2))) / 2
-
-
-def slow_swish(value: float, slope: float) -> float:
-    return value / (1 + math.exp(-value))
-
-
-PLAIN = {
-    "ffn-relu": slow_relu,
-    "ffn-prelu": slow_prelu,
-    "ffn-gelu": slow_gelu,
-    "ffn-swish": slow_swish,
+PLAIN: dict[str, Callable[[float, float], float]] = {
+    "ffn-relu": lambda value, slope: max(0.0, value),
+    "ffn-prelu": lambda value, slope: value if value >= 0 else slope * value,
+    "ffn-gelu": lambda value, slope: value * (1 + math.erf(value / math.sqrt(2))) / 2,
+    "ffn-swish": lambda value, slope: value / (1 + math.exp(-value)),
 }
 
 

@@ -6,7 +6,7 @@ import torch
 from layerlab.blocks.shape import Site
 from layerlab.variants.norm.dyt import Squash, first_alpha
 from tests.model.small import shaken, small, tokens
-from tests.variants.option import TIGHT, holds
+from tests.variants.option import TIGHT
 
 SITE = Site(shape=small("llama").config.shape(), layer=0, role="attention")
 
@@ -67,12 +67,6 @@ def test_an_option_of_the_norms_also_holds_before_the_head():
     assert model.model.norm.bias is None
     apart = small("dyt", final_norm="rms", form="erf")
     assert type(apart.model.norm).__name__ == "RmsNorm"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["dyt", "derf"])
-def test_laws_hold_without_biases(name):
-    holds(name, **{"norm.bias": False})
 
 
 def test_tanh_and_erf_are_different_models():

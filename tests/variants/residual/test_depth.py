@@ -14,11 +14,10 @@ from transformers.models.inkling2.modeling_inkling2 import (
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Shape, Site
-from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.residual.depth import AttentionResiduals
 from tests.model.small import SIZES, shaken, small, tokens
-from tests.variants.option import carried, with_residual
+from tests.variants.option import with_residual
 
 ROUNDING = 1e-12  # float64 throughout: some thousand operations of 1e-16 each
 SINGLE = 1e-5  # float32 of a few layers: hundreds of operations of 6e-8 each
@@ -76,32 +75,6 @@ def test_denseformer_starts_as_llama_bit_for_bit(options):
         model = small("denseformer", dtype=dtype, **options)
         assert torch.equal(plain(tokens()).logits, model(tokens()).logits)
     assert any(name.endswith("alpha") for name, _ in model.named_parameters())
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("denseformer", {}),
-        ("denseformer", {"dilation": 2}),
-        ("denseformer", {"dilation": 2, "period": 2}),
-        ("denseformer", {"period": 5}),
-        ("attention-residuals", {}),
-        ("attention-residuals-block", {"blocks": 2}),
-        ("attention-residuals-block", {"blocks": 3}),
-    ],
-)
-def test_no_more_is_carried_than_the_account_says(name, options):
-    model = small(name, layers=5, **options)
-    said = account(model.config.parse_spec(), model.config.shape())
-    assert max(carried(model, tokens())) == said.carry
-    assert said.parameters == sum(one.numel() for one in model.parameters())
-
-
-@pytest.mark.full
-def test_blocks_bound_what_is_carried():
-    for layers in (12, 24):
-        model = small("attention-residuals-block", layers=layers)
-        assert max(carried(model, tokens(1, 4))) == 8 * (SIZES["width"] + 1)
 
 
 def root_mean_square(x: Tensor) -> Tensor:

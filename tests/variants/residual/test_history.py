@@ -9,10 +9,9 @@ from torch import Tensor
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.spec import Choice
-from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
-from tests.model.small import SIZES, shaken, small, tokens
-from tests.variants.option import carried, with_residual
+from tests.model.small import shaken, small, tokens
+from tests.variants.option import with_residual
 
 METHODS = range(8)
 FIRST = ("own-input", "zero")
@@ -109,16 +108,6 @@ def test_a_variant_is_its_method(method):
     assert named.config.parse_spec().block.residual == Choice("history", method=method)
     other = "history-1" if method != 1 else "history-7"
     assert torch.equal(named(ids).logits, small(other, method=method)(ids).logits)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_what_is_carried_does_not_grow_with_depth(method):
-    sums = {0: 0, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2}[method]
-    for layers in (2, 12):
-        model = small("history-1", layers=layers, method=method)
-        assert carried(model, tokens()) == [sums * SIZES["width"]] * layers
-        said = account(model.config.parse_spec(), model.config.shape())
-        assert said.carry == sums * SIZES["width"]
 
 
 def held(model: LabForCausalLM, ids: Tensor) -> int:

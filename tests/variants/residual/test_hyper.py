@@ -1,15 +1,11 @@
 """Hyper-connections against their equations, written out token by token."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.operations import chunking
-from layerlab.model.cost.cost import account
-from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.residual.hyper import _normed_rows, _product_first
 from tests.model.small import shaken, small, tokens
 from tests.variants.option import costs_as_counted
@@ -96,29 +92,6 @@ def parallel(layer: torch.nn.Module) -> object:
 @pytest.mark.parametrize("options", OPTIONS)
 def test_cost_is_as_pytorch_counts_it(options):
     costs_as_counted(small("hyper-connections", dtype=torch.float32, **options))
-
-
-@pytest.mark.parametrize("layers", [2, 5])
-def test_the_carry_does_not_grow_with_depth(layers):
-    model = small("hyper-connections", layers=layers)
-    carried = carries(model)
-    assert carried == [{"residual.streams": (2, 24, 4, 48)}] * layers
-    said = account(model.config.parse_spec(), model.config.shape())
-    assert said.carry == 4 * 48
-
-
-def carries(model: LabForCausalLM) -> list[dict[str, tuple[int, ...]]]:
-    """What each layer hands on: names and sizes."""
-    found = []
-
-    def note(layer: object, inputs: object, output: tuple[Any, ...]) -> None:
-        _, names, *carried = output
-        found.append({name: tuple(one.shape) for name, one in zip(names, carried, strict=True)})
-
-    for layer in model.model.layers:
-        layer.register_forward_hook(note)
-    model(tokens())
-    return found
 
 
 def test_streams_keep_their_precision_under_autocast():

@@ -7,11 +7,10 @@ from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextLaurelBlock
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.operations import chunking
-from layerlab.model.cost.cost import account
 from layerlab.variants.residual.laurel import FORMS
 from tests.model.small import shaken, small, tokens
 from tests.variants.option import costs_as_counted
-from tests.variants.residual.test_hyper import ROUNDING, carries, streams
+from tests.variants.residual.test_hyper import ROUNDING, streams
 
 
 def test_the_low_rank_form_is_gemmas():
@@ -66,20 +65,6 @@ def test_softmax_weights_sum_to_one_and_start_at_a_half():
     with torch.no_grad():
         part.weight.copy_(torch.tensor([3.0, -2.0]))
     torch.testing.assert_close(part.write(x, x, Flow()), x, rtol=1e-15, atol=1e-15)
-
-
-@pytest.mark.parametrize("layers", [3, 6])
-def test_previous_activations_are_as_many_as_asked(layers):
-    model = small("laurel-pa", layers=layers, previous=2)
-    names = {"residual.before0": (2, 24, 48), "residual.before1": (2, 24, 48)}
-    assert carries(model) == [names] * layers
-    assert account(model.config.parse_spec(), model.config.shape()).carry == 2 * 48
-
-
-def test_no_more_previous_activations_are_counted_than_there_are():
-    model = small("laurel-pa", layers=1, previous=5)
-    assert len(carries(model)[0]) == 2
-    assert account(model.config.parse_spec(), model.config.shape()).carry == 2 * 48
 
 
 def test_the_first_sublayer_has_nothing_to_look_back_to():

@@ -17,8 +17,10 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import (
     run,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import MOST_DIGITS, Strict
+from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.engine.statistics import summary, table
+from layerlab.studies.engine.study import Picture
 
 # Entries of the diagonal matrices that raise the condition number of W_k^T W_q.
 DIAGONAL = (0.25, 4.0)
@@ -120,3 +122,18 @@ def last(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.DataFra
         for statistic, name in enumerate(NAMES)
     }
     return pd.DataFrame({**labels, "draw": np.arange(len(errors)), **columns})
+
+
+def plot_errors(
+    errors: Mapping[str, np.ndarray], places: Sequence[float], by: str, *, x: str, log: str = "y"
+) -> tuple[Picture, ...]:
+    """Plot the mean and the median of the normwise errors, a line per name, over the places."""
+    found = []
+    for name, reduce in (("mean", np.mean), ("median", np.median)):
+        lines = [
+            Curve(name=label, x=places, y=reduce(draws, axis=0).tolist(), kind=kind)
+            for kind, (label, draws) in enumerate(errors.items())
+        ]
+        title = f"{name.capitalize()} error by {by}"
+        found.append(curves(name, title, lines, x=x, y="relative error, normwise", log=log))
+    return tuple(found)

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.low_precision.condition import components, mixed, normwise
 from layerlab.measures.runner import readings
 from layerlab.measures.support.rounding_theory import Theory
@@ -14,6 +13,7 @@ from layerlab.numerics.theory.modules import TheoryAttention
 from layerlab.plugins import resolve
 from layerlab.records.layer_names import EMBEDDING
 from tests.families import recipe
+from tests.measures.asked import subject
 
 TOKENS = torch.arange(2, 18)
 PARTS = [
@@ -23,8 +23,7 @@ PARTS = [
 
 
 def measured(model, name="condition"):
-    patient = LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
-    return readings(patient, [TOKENS], resolve([name]))
+    return readings(subject(model), [TOKENS], resolve([name]))
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,24 @@ from layerlab.numerics.profiles.gap_result import advise
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.report.pages.inspection import render
 
-PAIR = {"a": "torch-eager", "b": "autocast-bf16", "tokens": 24}
 MEASURE = "gap(a='torch-eager',b='autocast-bf16',tokens=24)"
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 32}
 IDS = [list(range(24))]
 
 
-@pytest.mark.full
-def test_rows_are_those_of_the_function():
+@pytest.fixture(scope="module")
+def both():
+    """A report with the gap of a model, and what the function says of it."""
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
+    found = layerlab.gap(model, "torch-eager", "autocast-bf16", input_ids=IDS, progress=False)
+    return report, found
+
+
+@pytest.mark.full
+def test_rows_are_those_of_the_function(both):
+    report, found = both
     rows = report.frame("gap")
-    found = layerlab.gap(model, PAIR["a"], PAIR["b"], input_ids=IDS, progress=False)
     operations = rows[rows["by"] == "operation"].set_index("part")
     assert set(operations.index) == {one.name for one in found.operations}
     for one in found.operations:
@@ -35,11 +41,9 @@ def test_rows_are_those_of_the_function():
 
 
 @pytest.mark.full
-def test_a_report_has_what_the_command_prints():
-    model = layerlab.build("llama", **SIZES, seed=0)
-    report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
+def test_a_report_has_what_the_command_prints(both):
+    report, found = both
     rows = report.frame("gap")
-    found = layerlab.gap(model, PAIR["a"], PAIR["b"], input_ids=IDS, progress=False)
     tokens = rows[rows["by"] == "token"]
     told = [(one.name, pytest.approx(one.value), one.unit) for one in found.difference.values]
     assert list(zip(tokens["part"], tokens["value"], tokens["unit"], strict=True)) == told
@@ -56,11 +60,9 @@ def test_a_report_has_what_the_command_prints():
 
 
 @pytest.mark.full
-def test_what_a_remedy_leaves_is_named_so():
-    model = layerlab.build("llama", **SIZES, seed=0)
-    report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
+def test_what_a_remedy_leaves_is_named_so(both):
+    report, found = both
     rows = report.frame("gap")
-    found = layerlab.gap(model, PAIR["a"], PAIR["b"], input_ids=IDS, progress=False)
     left = rows[rows["by"] == "remedy"]
     assert left["share"].isna().all() and rows[rows["by"] != "remedy"]["left"].isna().all()
     remedies = [*found.remedies, *found.alone[1:]]
@@ -74,9 +76,8 @@ def test_what_a_remedy_leaves_is_named_so():
 
 
 @pytest.mark.full
-def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean():
-    model = layerlab.build("llama", **SIZES, seed=0)
-    report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
+def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean(both):
+    report, _ = both
     page = render(report.to_dict(), "zh")
     (section,) = re.findall(r'<section class="listing" id="gap".*?</section>', page, re.DOTALL)
     for key, meaning in (("context", "以注意力加权的值之和"), ("head", "logits（输出层的结果）")):

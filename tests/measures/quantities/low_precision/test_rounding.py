@@ -8,26 +8,22 @@ import torch
 
 from layerlab import UserError, emulate
 from layerlab.console.progress import Progress
-from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.low_precision.rounding import _vacuous, divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.numerics.emulation.attribution import error as squared_error
 from layerlab.plugins import resolve, with_formats
 from layerlab.records.layer_names import EMBEDDING
+from tests.measures.asked import subject
 from tests.support.refused import refuses
 
 TOKENS = torch.arange(2, 26)
 
 
-def patient(model) -> LoadedModel:
-    return LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
-
-
 def measured(model, *names, formats="bf16", tokens=(TOKENS,)):
     """Readings of the named measures in these formats."""
     chosen = resolve([f"{name}(formats={formats!r})" for name in names])
-    return readings(patient(model), list(tokens), chosen)
+    return readings(subject(model), list(tokens), chosen)
 
 
 def seen(model, tokens=TOKENS):
@@ -101,7 +97,7 @@ def test_the_runs_are_shared_and_announced(tiny):
 
     watcher = Watcher()
     chosen = resolve(["rounding(formats='bf16,fp16')", "logits(formats='bf16,fp16')"])
-    readings(patient(tiny("gpt2")), [TOKENS, TOKENS + 8], chosen, watcher)
+    readings(subject(tiny("gpt2")), [TOKENS, TOKENS + 8], chosen, watcher)
     # For each sequence the reference and Theorem 4.30, and each format as-run, flat, under
     # autocast, predicted twice and bounded: once for both measures.
     assert watcher.steps == watcher.total == 2 * (2 + 6 * 2)

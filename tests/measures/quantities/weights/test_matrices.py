@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError, inspect
 from layerlab.loading import model as loading
-from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.matrices import find_weight_faults
 from layerlab.measures.quantities.weights.matrices import (
     MEASURES,
@@ -30,6 +29,7 @@ from layerlab.observe.architecture.weight_matrices import MatrixNames
 from layerlab.records.layer_names import EMBEDDING
 from tests.families.recipe import FAMILIES, UNBUILT
 from tests.families.recipe import build as family
+from tests.measures.asked import subject
 
 (MATRICES,) = MEASURES
 # By itself powerlaw looks no further than 3.
@@ -252,7 +252,7 @@ def test_a_text_may_be_read_beside_the_matrices(tiny):
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
 def test_each_family_has_matrices(name):
-    patient = LoadedModel(name="tiny", source="memory", model=family(name), tokenizer=None)
+    patient = subject(family(name))
     found = readings(patient, [], [MATRICES.given(fewest=4)])
     read = found.rows["matrices"]
     blocks = 0 if isinstance(patient.stack, str) else len(patient.stack.blocks)

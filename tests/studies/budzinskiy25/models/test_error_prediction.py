@@ -19,11 +19,9 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     one,
     plot,
 )
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from tests.studies.small import context, drawing
 
-WORK = StudyContext(
-    study="x", draws=6, seed=0, options={}, threads=1, code="", models=builtin.NAMES
-)
+WORK = context(models=builtin.NAMES)
 
 
 def planted(factor, places=2):
@@ -67,8 +65,7 @@ def test_the_picture_says_of_each_model_where_its_logits_are():
 
 @pytest.mark.full
 def test_no_error_passes_its_bound_and_the_seed_settles_the_passages():
-    draw = [Sampler(count=1, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
-    first, second = (one(each, "post-norm", "fp32") for each in draw)
+    first, second = (one(drawing(seed=1), "post-norm", "fp32") for _ in range(2))
     assert torch.equal(first["ratios"], second["ratios"])
     assert (first["ratios"][..., BOUND] <= 1).all()
     assert first["ratios"].shape == (1, 9, 3)

@@ -17,14 +17,12 @@ from layerlab.studies.budzinskiy25.models.error_sources import (
 )
 from layerlab.studies.budzinskiy25.support.components import COMPONENTS
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.support.passages import tokens_of
+from tests.studies.small import context
 
 NAMES = (*COMPONENTS, "everything")
-WORK = StudyContext(
-    study="x", draws=6, seed=0, options={}, threads=1, code="", models=builtin.NAMES
-)
+WORK = context(models=builtin.NAMES)
 
 
 @pytest.fixture(scope="module")

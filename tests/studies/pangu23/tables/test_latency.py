@@ -1,6 +1,7 @@
 """Words for times that are given; what is timed, and that the fast mode times nothing."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -8,7 +9,6 @@ from layerlab.errors import DamageWarning
 from layerlab.model.cost.cost import account
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.pangu23.tables import latency
 from layerlab.studies.pangu23.tables.latency import (
     FEWER,
@@ -25,6 +25,7 @@ from layerlab.studies.pangu23.tables.latency import (
     run,
 )
 from layerlab.system.files import write_file
+from tests.studies.small import context
 
 
 def planted(fewer=0.9, same=1.04, predicted=0.91, spread=0.005):
@@ -105,15 +106,7 @@ def test_matched_models_differ_in_what_is_said():
     assert 0.9 < found[FEWER][2] < 0.95
 
 
-def work(runs, **changes):
-    settings = {
-        "draws": 12,
-        "seed": 0,
-        "options": {"width": 256, "device": "cpu"},
-        "threads": 1,
-        "code": "",
-    }
-    return StudyContext(study="latency-measured", runs=runs, **{**settings, **changes})
+work = partial(context, options={"width": 256, "device": "cpu"})
 
 
 def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, monkeypatch):

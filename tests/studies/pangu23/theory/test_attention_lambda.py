@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.attention_lambda import (
     MODEL,
     balance,
@@ -16,6 +15,7 @@ from layerlab.studies.pangu23.theory.attention_lambda import (
     uniform,
 )
 from layerlab.studies.support.passages import excerpts, get_model
+from tests.studies.small import drawing
 
 
 @pytest.mark.parametrize("tokens, value", [(5, 0.54), (16, 0.98), (32, 1.26), (64, 1.53)])
@@ -40,8 +40,7 @@ def test_balanced_matrices_are_doubly_stochastic():
 
 
 def test_a_passage_has_a_number_for_every_head_of_every_layer():
-    draw = Sampler(count=2, generator=torch.Generator().manual_seed(0))
-    assert heads(get_model(MODEL), excerpts(draw, MODEL, 8)).shape == (2, 8 * 4)
+    assert heads(get_model(MODEL), excerpts(drawing(2), MODEL, 8)).shape == (2, 8 * 4)
 
 
 def test_words_follow_the_share_of_heads():

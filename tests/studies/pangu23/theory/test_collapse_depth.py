@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.collapse_depth import (
     EACH,
     TOKENS,
@@ -15,25 +14,22 @@ from layerlab.studies.pangu23.theory.collapse_depth import (
 )
 from layerlab.studies.support.feature_statistics import DIMENSION, OUTLIERS, RESIDUAL, depths
 from layerlab.studies.support.passages import WHOLE, excerpts, get_model, overlap, tokens_of
-
-
-def draw(count, seed=0):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(seed))
+from tests.studies.small import drawing
 
 
 def test_passages_are_cut_from_the_text_and_belong_to_the_seed():
     whole = tokens_of("llama").tolist()
     assert len(whole) == WHOLE and f"{len(whole):,} tokens" in overlap(128)
     assert "58 passages of 128 tokens" in overlap(128)
-    first, again = (excerpts(draw(3), "llama", 20, 2) for _ in range(2))
+    first, again = (excerpts(drawing(3), "llama", 20, 2) for _ in range(2))
     assert first.shape == (6, 20) and torch.equal(first, again)
     text = ",".join(map(str, whole))
     assert all(",".join(map(str, one)) in text for one in first.tolist())
-    assert not torch.equal(first, excerpts(draw(3, seed=1), "llama", 20, 2))
+    assert not torch.equal(first, excerpts(drawing(3, seed=1), "llama", 20, 2))
 
 
 def test_depths_are_those_of_the_streams():
-    subject, ids = get_model("llama"), excerpts(draw(1), "llama", 40, 2)
+    subject, ids = get_model("llama"), excerpts(drawing(1), "llama", 40, 2)
     found = depths(subject, ids)
     assert found.shape == (9, 2)
     embedded = subject.model.get_input_embeddings()(ids).detach()
@@ -42,7 +38,7 @@ def test_depths_are_those_of_the_streams():
 
 
 def test_dimension_and_residual_of_a_random_model_lie_where_they_can():
-    found = random_depths(draw(1), layers=2, width=32)
+    found = random_depths(drawing(1), layers=2, width=32)
     assert found["small"].shape == found["ordinary"].shape == (1, 3, 2)
     for one in found.values():
         assert ((one > 0) & (one <= 1)).all()

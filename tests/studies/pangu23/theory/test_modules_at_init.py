@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from layerlab.model.build import build
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.modules_at_init import (
     NAMES,
     STARTS,
@@ -15,6 +14,7 @@ from layerlab.studies.pangu23.theory.modules_at_init import (
     one,
     scatter,
 )
+from tests.studies.small import drawing
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "vocab": 512, "context": 128}
 
@@ -44,8 +44,7 @@ def test_only_terms_are_scattered_and_no_path_is_silent():
 
 @pytest.mark.full
 def test_a_batch_has_a_share_for_every_variant_start_and_layer():
-    draw = Sampler(count=1, generator=torch.Generator().manual_seed(0))
-    found = one(draw, layers=2, width=32)["dimension"]
+    found = one(drawing(), layers=2, width=32)["dimension"]
     assert found.shape == (1, len(NAMES), len(STARTS), 3)
     assert ((found > 0) & (found <= 1)).all()
     # Behind the embedding all variants are one.

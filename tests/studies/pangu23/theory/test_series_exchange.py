@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.series_exchange import (
     TOKENS,
     backwards,
@@ -13,10 +12,7 @@ from layerlab.studies.pangu23.theory.series_exchange import (
     random_series,
     reach,
 )
-
-
-def draw(count=1):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(3))
+from tests.studies.small import drawing
 
 
 class Leaking(nn.Module):
@@ -27,7 +23,7 @@ class Leaking(nn.Module):
 
 
 def test_a_planted_leak_is_found_with_its_size_and_its_distance():
-    found = influence(Leaking(), draw()).numpy()
+    found = influence(Leaking(), drawing()).numpy()
     assert reach(found[None]) == 5
     assert np.isclose(others(found), 0.01) and np.isclose(backwards(found)[5], 0.01)
     assert backwards(found)[[1, 2, 3, 4, 6]].any() == 0
@@ -39,7 +35,7 @@ def test_a_look_into_the_future_is_told_apart():
 
 
 def test_a_series_of_scales_sees_its_own_token_and_a_convolution_n_of_them():
-    apart = influence(random_series(draw(), {"form": "affine-in", "n": 3}), draw()).numpy()
+    apart = influence(random_series(drawing(), {"form": "affine-in", "n": 3}), drawing()).numpy()
     assert others(apart) == 0 and (np.diagonal(apart) > 0).all()
-    near = influence(random_series(draw(), {"form": "convolution", "n": 3}), draw()).numpy()
+    near = influence(random_series(drawing(), {"form": "convolution", "n": 3}), drawing()).numpy()
     assert reach(near[None]) == 2 and near.shape == (TOKENS, TOKENS)

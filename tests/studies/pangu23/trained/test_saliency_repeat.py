@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.pangu23.trained import saliency_repeat
 from layerlab.studies.pangu23.trained.saliency_repeat import (
@@ -33,10 +34,7 @@ from layerlab.studies.pangu23.trained.saliency_repeat import (
 )
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import get_model
-
-
-def draw(count):
-    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
+from tests.studies.small import context, drawing
 
 
 @pytest.mark.parametrize(("story", "name"), list(product(STORIES, NAMES[:4])))
@@ -71,15 +69,15 @@ def test_every_name_is_cut():
 
 
 def test_texts_are_all_different_and_known_by_their_seed():
-    every = texts(draw(len(STORIES) * len(NAMES)))
+    every = texts(drawing(len(STORIES) * len(NAMES)))
     assert len(set(every)) == len(STORIES) * len(NAMES)
-    assert texts(draw(5)) == texts(draw(5)) == every[:5]
+    assert texts(drawing(5)) == texts(drawing(5)) == every[:5]
     assert all(text.endswith(f" {name}") and text.count(name) == 3 for text, name in every)
 
 
 def test_shares_are_those_of_the_tokens_before_the_last_name():
     subject = get_model("pre-norm")
-    ((text, name),) = texts(draw(1))
+    ((text, name),) = texts(drawing(1))
     quantities, shares = look_back(subject, text, name)
     _, places, last = case(subject, text, name)
     kept = shares[: int(shares.isfinite().sum())]
@@ -91,7 +89,7 @@ def test_shares_are_those_of_the_tokens_before_the_last_name():
 
 def test_a_gradient_on_all_tokens_alike_has_a_lift_of_one(monkeypatch):
     subject = get_model("llama")
-    ((text, name),) = texts(draw(1))
+    ((text, name),) = texts(drawing(1))
 
     layer = SimpleNamespace(scores={"l1": torch.full((128,), 3.0), "cosine": torch.zeros(128)})
     found = SimpleNamespace(layers={0: layer, 1: layer}, logits=torch.zeros(512))
@@ -177,14 +175,15 @@ def test_a_model_is_pictured_whatever_its_name_ends_with():
     assert axis["tickvals"] == [0, 1] and axis["ticktext"] == ["␣a", "<b>b</b>"]
 
 
-def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
-    work = StudyContext(
-        study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code=""
-    )
-    words = saliency_repeat.first(replace(work, models=saliency_repeat.MODELS))
-    text, name = saliency_repeat.texts(
-        Sampler(count=2, generator=small_models.generator_of(work, 0))
-    )[0]
+def batch(whole):
+    """The texts' numbers, as the built-in models get them."""
+    return Sampler(count=whole.draws, generator=small_models.generator_of(whole, 0))
+
+
+def test_the_name_of_the_first_text_is_marked_where_it_came_before():
+    whole = context(models=saliency_repeat.MODELS)
+    words = saliency_repeat.first(whole)
+    text, name = saliency_repeat.texts(batch(whole))[0]
     bare = "".join(word.removeprefix("<b>").removesuffix("</b>") for word in words)
     assert text == (bare + f"␣{name}").replace("␣", " ")
     marked = "".join(word[3:-4] if word.startswith("<b>") else "|" for word in words)
@@ -196,36 +195,20 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     def taught(arm, seed, **sizes):
         return small_models.Twin(get_model("llama"), 1.0, torch.zeros(1, 1))
 
-    def work(draws, fast=False, seed=0):
-        return StudyContext(
-            study="tiny",
-            runs=tmp_path,
-            draws=draws,
-            seed=seed,
-            options=small_models.SIZES,
-            threads=1,
-            code="",
-            fast=fast,
-        )
-
+    twins = partial(context, runs=tmp_path, options=small_models.SIZES)
     monkeypatch.setattr(small_models, "train_one", taught)
     jobs = [("pangu-pi", 1)]
-    ((whole,), notes) = twin_quantities(work(3), jobs)
+    ((whole,), notes) = twin_quantities(twins(draws=3), jobs)
     assert whole["quantities"].shape == (3, 4) and notes == []
-    direct = look_back(get_model("llama"), *texts(work_draw(work(3)))[2])[0]
+    direct = look_back(get_model("llama"), *texts(batch(context(draws=3)))[2])[0]
     assert np.allclose(whole["quantities"][2], direct)
     monkeypatch.setattr(small_models, "train_one", None)
-    ((few,), notes) = twin_quantities(work(2, fast=True), jobs)
+    ((few,), notes) = twin_quantities(twins(fast=True), jobs)
     assert (few["quantities"] == whole["quantities"]).all()
     assert notes == ["Of 1 models 1 had been trained before, and are read."]
     # Those of another seed are of other texts, which no page of this one may show.
     with pytest.raises(TypeError, match="not callable"):
-        twin_quantities(work(2, fast=True, seed=1), jobs)
-
-
-def work_draw(work):
-    """The texts' numbers, as the built-in models get them."""
-    return Sampler(count=work.draws, generator=small_models.generator_of(work, 0))
+        twin_quantities(twins(fast=True, seed=1), jobs)
 
 
 @pytest.mark.full
