@@ -52,7 +52,7 @@ from layerlab.loading.weights.weightless import (
     is_quantized,
 )
 from layerlab.numerics.emulation.policies.policy import APPLIED, CARRIED
-from layerlab.observe.architecture.effective_weights import list_adapters
+from layerlab.observe.architecture.effective_weights import count_parameters
 from layerlab.observe.architecture.packed_weights import is_packed
 from layerlab.observe.architecture.structure import (
     ModelStructure,
@@ -194,10 +194,10 @@ class LoadedModel:
     def _count(self) -> int:
         """Count the parameters: without what scales a quantized model, and without adapters."""
         held: Any = self.model
-        if is_quantized(held.config) or list_adapters(held):
+        if is_quantized(held.config):
             with torch.device("meta"):
                 held = type(held)(copy.deepcopy(held.config))
-        return sum(one.numel() for one in held.parameters())
+        return count_parameters(held)
 
 
 def load_model(

@@ -89,6 +89,17 @@ def list_adapters(root: nn.Module) -> list[str]:
     return sorted({name for names in active for name in names})
 
 
+def count_parameters(root: nn.Module) -> int:
+    """Count the parameters of a model without its adapters; one that modules share counts once."""
+    held = set[nn.Parameter]()
+    for _, module in _list_used(root):
+        inner = inner_module(module)
+        held.update(inner.parameters(recurse=False))
+        if (parts := inner._modules.get(PARAMETRIZED)) is not None:
+            held.update(parts.parameters())
+    return sum(one.numel() for one in held)
+
+
 def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     """Return the weight (a row for each output) and the bias that a linear module computes with.
 

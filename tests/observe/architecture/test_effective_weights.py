@@ -12,7 +12,9 @@ from transformers.pytorch_utils import Conv1D
 
 import layerlab
 from layerlab.errors import NotApplicable
+from layerlab.loading.model import load_model
 from layerlab.observe.architecture.effective_weights import (
+    count_parameters,
     effective_weight,
     effective_weights,
     linear_map,
@@ -146,6 +148,19 @@ def test_an_adapter_that_is_off_or_no_plain_lora_is_not_added():
     with pytest.raises(NotApplicable, match="not those of plain LoRA"):
         effective_weight(query, "weight")
     assert linear_map(query) is None
+
+
+@pytest.mark.parametrize("more", [{}, {"modules_to_save": ["lm_head"]}, {"use_dora": True}])
+def test_adapters_are_not_counted_whatever_the_model_was_built_by(more):
+    model = built("llama")
+    del model.model.layers[1:]
+    parametrizations.weight_norm(model.model.layers[0].mlp.up_proj)
+    own = sum(one.numel() for one in model.parameters())
+    assert count_parameters(model) == own
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"], **more))
+    assert load_model(model).facts()["parameters"] == own
+    with adapted.disable_adapter():
+        assert load_model(model).facts()["parameters"] == own
 
 
 def test_a_weight_that_is_shared_is_listed_once_or_for_each():
