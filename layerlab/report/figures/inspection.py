@@ -73,12 +73,15 @@ def _curves(view: Json, measure: Json, column: str) -> dict[str, Figure]:
 
 def _tell_infinite(drawn: Figure, view: Json, series: Sequence[Json], column: str) -> Figure:
     """Write below a figure how many readings are infinite, which no picture has a place for."""
-    told = [
-        f"{plain(view['models'][one['model']]['name'])}: {counted['count']:,} of "
-        f"{counted['readings']:,} readings are infinite, and not drawn"
-        for one in series
-        if (counted := one["infinite"].get(column))
-    ]
+    told = []
+    for model in dict.fromkeys(one["model"] for one in series):
+        own = [one["infinite"].get(column) for one in series if one["model"] == model]
+        if counted := [one for one in own if one]:
+            count = f"{sum(one['count'] for one in counted):,}"
+            # How many a series without infinite ones has is not told.
+            every = f" of {counted[0]['readings']:,}" if len(own) == 1 else ""
+            name = plain(view["models"][model]["name"])
+            told.append(f"{name}: {count}{every} readings are infinite, and not drawn")
     title = drawn.layout["xaxis"]["title"]
     title["text"] = "<br>".join([title["text"], *told])
     return drawn
@@ -262,15 +265,17 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
 def _matrix_maps(
     view: Json, measure: Json, column: str, labels: Sequence[str]
 ) -> dict[str, Figure]:
-    """Return a map of a column over layers and matrices: one figure for each model."""
+    """Return a map of a column over layers and matrices: one figure for each model.
+
+    None of a single matrix, whose curve shows the same.
+    """
     found = {}
-    every = [
-        one
-        for one in measure["series"]
-        if len(one["layers"]) > 1 and _drop_unknown(one["values"][column]["mean"])
-    ]
+    every = [one for one in measure["series"] if len(one["layers"]) > 1]
     for model in sorted({one["model"] for one in every}):
-        own = [one for one in every if one["model"] == model]
+        here = [one for one in every if one["model"] == model]
+        own = [one for one in here if _drop_unknown(one["values"][column]["mean"])]
+        if len(own) < 2:
+            continue
         layers = sorted({layer for one in own for layer in one["layers"]})
         grid = []
         for one in own:
@@ -279,7 +284,7 @@ def _matrix_maps(
         kinds = [measure["kinds"][one["kind"]] for one in own]
         drawn = heatmaps.matrices(grid, layers, kinds, column)
         name = f"{measure['name']}-{column}-matrices-{labels[model]}"
-        found[name] = _tell_infinite(drawn, view, own, column)
+        found[name] = _tell_infinite(drawn, view, here, column)
     return found
 
 

@@ -290,7 +290,7 @@ function map({ layers, heads, names, mean, low, high }, column, span, log) {
     colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, ...(log ? powers(span) : {}) },
   };
   const ticks = (list) => (list.length < 14 ? { dtick: 1 } : {});
-  const side = names ? { autorange: "reversed" } : { title: say("head"), ...ticks(heads) };
+  const side = names ? { autorange: "reversed", type: "category" } : { title: say("head"), ...ticks(heads) };
   const figure = layout(Math.min(460, 110 + rows.length * 22), { title: say("layer"), ...ticks(layers) }, side);
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin.r = 8;

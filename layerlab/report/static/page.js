@@ -64,7 +64,7 @@ function drawLines(section, column, shown) {
   figureInto(node, lines(section.measure, shown, column, options), say("{title}, {column} per layer: {means}. The values are in the table below.", { title: translated(section.measure.title), column: columnName(column), means: means.join("; ") }));
 }
 
-/* A map for each model: of its heads, or of its matrices where a measure reads each of them. */
+/* A map for each model: of its heads, or of its matrices where a measure reads several of them. */
 function mapsOf(section, column, shown) {
   const { measure } = section;
   if (measure.per_head) return shown.filter((s) => s.maps).map(({ model, layers, heads, maps }) => ({ model, layers, heads, ...maps[column] }));
@@ -76,7 +76,7 @@ function mapsOf(section, column, shown) {
     const cells = (part) => layers.flatMap((layer) => own.map((s) => (s.values[column][part] ?? s.values[column].mean)[s.layers.indexOf(layer)] ?? null));
     const ranged = own.some((s) => s.values[column].low);
     return { model, layers, kinds: own.map((s) => s.kind), names: own.map((s) => measure.kinds[s.kind]), mean: cells("mean"), ...(ranged ? { low: cells("low"), high: cells("high") } : {}) };
-  });
+  }).filter(({ names }) => names.length > 1);
 }
 
 function drawMaps(section, column, shown) {

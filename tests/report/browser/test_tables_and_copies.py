@@ -206,6 +206,26 @@ def test_a_cell_of_the_map_of_matrices_opens_the_curve_of_its_matrix(opened, tin
 
 
 @pytest.mark.full
+def test_matrices_that_are_called_nearly_alike_have_rows_of_their_own_and_one_alone_no_map(
+    opened, tiny
+):
+    whole = layerlab.inspect(tiny("llama"), measures=["matrices"], progress=False).to_dict()
+    data = whole["frames"]["matrices"]["data"]
+    for names, expected in ((["_up", "_down"], [2]), (["_up", "_up"], [])):
+        called = dict(zip(("mlp.up_proj", "mlp.down_proj"), names, strict=True))
+        kept = [at for at, name in enumerate(data["matrix"]) if name in called]
+        columns = {key: [values[at] for at in kept] for key, values in data.items()}
+        columns["matrix"] = ["a" * 50 + called[name] for name in columns["matrix"]]
+        whole["frames"]["matrices"]["data"] = columns
+        section = show(opened(whole), "matrices")
+        section.locator('[data-control="column"]').select_option("norm")
+        assert (
+            section.locator(".map").evaluate_all("all => all.map((n) => new Set(n.data[0].y).size)")
+            == expected
+        )
+
+
+@pytest.mark.full
 def test_the_table_of_the_attention_dialog_follows_the_slider(opened):
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)

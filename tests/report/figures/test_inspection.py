@@ -69,6 +69,31 @@ def test_matrices_have_a_map_beside_their_curves(tiny):
         assert line == pytest.approx([rows[name, layer] for layer in drawn["x"]], rel=1e-3)
 
 
+def test_a_map_of_matrices_has_a_row_for_each_and_says_what_it_leaves_out(tiny):
+    whole = layerlab.inspect(tiny("gpt2"), measures=["matrices"], progress=False).to_dict()
+    data = whole["frames"]["matrices"]["data"]
+    renamed = {"attn.c_attn": "a" * 50 + "_up", "attn.c_proj": "a" * 50 + "_down"}
+    data["matrix"] = [renamed.get(name, name) for name in data["matrix"]]
+    ways = {"mlp.c_fc": ["Infinity"] * 2, "mlp.c_proj": ["Infinity", 1.0]}
+    for name, values in ways.items():
+        for at, value in zip((0, 1), values, strict=True):
+            data["condition"][data["matrix"].index(name, data["layer"].index(at))] = value
+    found = {k: one for k, one in figures(whole).items() if k.startswith("matrices-condition-matr")}
+    (drawn,) = found.values()
+    rows = drawn.data[0]["y"]
+    assert len(set(rows)) == len(rows) == 3 and rows[-1] == "mlp.c_proj"
+    assert drawn.data[0]["z"][-1][0] is None
+    assert drawn.layout["xaxis"]["title"]["text"].endswith(
+        ": 3 readings are infinite, and not drawn"
+    )
+    kept = [one == "mlp.c_proj" for one in data["matrix"]]
+    whole["frames"]["matrices"]["data"] = {
+        key: [one for one, keep in zip(values, kept, strict=True) if keep]
+        for key, values in data.items()
+    }
+    assert not any("-matrices-" in name for name in figures(whole)), "its curve shows the same"
+
+
 @pytest.mark.full
 def test_a_figure_says_which_readings_it_leaves_out():
     content = sample(["a", "<b>"], layers=2, heads=2, sequences=1)

@@ -114,7 +114,7 @@ def measure_view(
         "plot": plot or quantities,
         "more": [c for c in quantities if plot and c not in plot],
         "category": category,
-        "kinds": [text.prose(str(kind), 40) for kind in kinds],
+        "kinds": text.tell_apart(map(str, kinds), 40),
         "first": first_kind(series, (plot or quantities)[:1]),
         "per_head": "head" in measure["per"],
         "per_token": "position" in measure["per"],
