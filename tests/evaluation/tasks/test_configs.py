@@ -27,6 +27,15 @@ lm_eval = pytest.importorskip("lm_eval")
 WAYS = [(one, way) for one in BENCHMARKS.values() for way in ("", *ways(one))]
 
 
+def test_tasks_that_are_marked_otherwise_than_before_have_another_version():
+    law = find_benchmark("lawbench")
+    versions = {one["metadata"]["subject"]: one["metadata"]["version"] for one in task_configs(law)}
+    assert {name for name, version in versions.items() if version != 1.0} == {
+        *("1-1", "2-1", "2-7", "3-2", "3-8")
+    }
+    assert set(versions.values()) == {1.0, 1.1} and group_config(law)["metadata"]["version"] == 1.2
+
+
 @pytest.mark.few(6)
 @pytest.mark.parametrize(("benchmark", "way"), WAYS, ids=lambda one: getattr(one, "name", one))
 def test_the_files_say_what_layerlab_asks(benchmark, way):
