@@ -129,11 +129,13 @@ def plot_errors(
 ) -> tuple[Picture, ...]:
     """Plot the mean and the median of the normwise errors, a line per name, over the places."""
     found = []
-    for name, reduce in (("mean", np.mean), ("median", np.median)):
+    for name, title, reduce in (
+        ("mean", f"Mean error by {by}", np.mean),
+        ("median", f"Median error by {by}", np.median),
+    ):
         lines = [
             Curve(name=label, x=places, y=reduce(draws, axis=0).tolist(), kind=kind)
             for kind, (label, draws) in enumerate(errors.items())
         ]
-        title = f"{name.capitalize()} error by {by}"
         found.append(curves(name, title, lines, x=x, y="relative error, normwise", log=log))
     return tuple(found)
