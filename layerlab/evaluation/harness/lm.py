@@ -140,9 +140,10 @@ class HarnessModel(HFLM):
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)
-        if after:
-            return before, after
-        return split_joined(before, self.tok_encode(context + continuation), self.prefix_token_id)
+        if not after:
+            whole = self.tok_encode(context + continuation)
+            return split_joined(before, whole, self.prefix_token_id)
+        return before, after
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
         """Split prompt and choice, as one text, into a first token to condition on and the rest."""
@@ -152,9 +153,8 @@ class HarnessModel(HFLM):
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
         """Return whether a request fits into the context with nothing cut."""
         if kind == "generate_until":
-            return (
-                len(self.tok_encode(arguments[0])) + answer_limit(arguments[1]) <= self.max_length
-            )
+            length = len(self.tok_encode(arguments[0])) + answer_limit(arguments[1])
+            return length <= self.max_length
         if kind != "loglikelihood":  # read in windows, however long it is
             return True
         return sum(map(len, self._pair(arguments))) <= self.max_length + 1
