@@ -140,10 +140,9 @@ class HarnessModel(HFLM):
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)
-        if not after:
-            whole = self.tok_encode(context + continuation)
-            return split_joined(before, whole, self.prefix_token_id)
-        return before, after
+        if after:
+            return before, after
+        return split_joined(before, self.tok_encode(context + continuation), self.prefix_token_id)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
         """Split prompt and choice, as one text, into a first token to condition on and the rest."""
