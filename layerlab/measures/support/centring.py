@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from layerlab.measures.support.gram import form_gram
 from layerlab.observe.tracing.device_schedule import read_host
 from layerlab.shapes import Hidden, Matrix, Scalar
 
@@ -75,7 +76,7 @@ def _gram(m: Matrix) -> SecondMoments:
     wide = precise(m)
     largest = wide.abs().amax()
     wide = wide / torch.where(largest == 0, 1.0, largest)
-    gram = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
+    gram = form_gram(wide.T if wide.shape[0] >= wide.shape[1] else wide)
     return _read(gram, largest.square(), max(wide.shape))
 
 
@@ -138,7 +139,7 @@ class Pool:
         h = precise(torch.cat(self.features))
         self.features = []
         deviation = centre(h)
-        moments, mean, count = deviation.T @ deviation, h.mean(0), len(h)
+        moments, mean, count = form_gram(deviation.T), h.mean(0), len(h)
         if self.moments is None or self.mean is None:
             self.moments, self.mean, self.count = moments, mean, count
             return
