@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.support.centring import precise
-from layerlab.measures.support.gram import form_gram
+from layerlab.measures.support.centring import form_gram, precise
 from layerlab.measures.support.lanczos import Krylov
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
 from layerlab.shapes import Map, Scalar

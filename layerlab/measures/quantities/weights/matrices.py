@@ -17,7 +17,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row
-from layerlab.measures.support.gram import form_gram
+from layerlab.measures.support.centring import form_gram
 from layerlab.observe.architecture.weight_matrices import WeightMatrix
 from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Matrix

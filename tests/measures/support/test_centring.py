@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from layerlab.measures.support.gram import LARGE, PARTS, form_gram
+from layerlab.measures.support.centring import LARGE, PARTS, form_gram
 
 
 def drawn(*shape):
