@@ -1,17 +1,36 @@
 """Live progress of an inspection on standard error: model, layer, measure, time left."""
 
+import time
+from collections.abc import Callable
+
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from layerlab.console.display import Display, error_console
 from layerlab.console.tables import printable
+from layerlab.console.units import duration
+
+PAUSE = 60.0  # seconds between two lines where there is no terminal
 
 
 class InspectionBar(Display):
-    """One bar per model, on standard error, so that standard output stays clean for `--json`."""
+    """One bar per model, on standard error, so that standard output stays clean for `--json`.
 
-    def __init__(self, console: Console | None = None) -> None:
+    A log, where nothing can be drawn anew, gets a line a minute, and the bar at its end.
+    """
+
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.progress = RichProgress(
             TextColumn("{task.fields[model]}", markup=False),
             BarColumn(bar_width=24),
@@ -21,9 +40,11 @@ class InspectionBar(Display):
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console or error_console(),
+            get_time=clock,
         )
         super().__init__(self.progress)
         self.task: TaskID | None = None
+        self._clock, self._told = clock, clock()
 
     def begin(self, name: str, steps: int = 0) -> None:
         """Begin a bar for the next model; the one before is full."""
@@ -34,12 +55,23 @@ class InspectionBar(Display):
         """Start the next step; the one before is done."""
         if self.task is not None:
             self.progress.update(self.task, advance=steps, description=now)
+            self._tell(self.progress.tasks[self.task])
 
     def end(self, name: str, outcome: str = "finished") -> None:
         """Fill the bar: layers without a reading are not stepped through."""
         if self.task is not None:
             total = self.progress.tasks[self.task].total
             self.progress.update(self.task, completed=total, description="done")
+
+    def _tell(self, task: Task) -> None:
+        console, now = self.progress.console, self._clock()
+        if console.is_terminal or now - self._told < PAUSE:
+            return
+        self._told = now
+        left = task.time_remaining
+        told = f"{task.fields['model']}: {task.percentage:.0f}%, {task.description}"
+        told += "" if left is None else f", {duration(left)} left"
+        console.print(Text(told), soft_wrap=True)
 
     def _fill(self) -> None:
         self.end("")

@@ -2,7 +2,9 @@
 
 import io
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
+from itertools import count
 
 import pytest
 from rich.console import Console
@@ -30,6 +32,23 @@ def test_a_bar_of_nothing_leaves_no_empty_line():
     with InspectionBar(Console(file=file)):
         pass
     assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_gets_a_line_a_minute(terminal):
+    file, seconds = io.StringIO(), count(0, 7.0)
+    console = Console(file=file, force_terminal=terminal, width=80)
+    with InspectionBar(console, clock=partial(next, seconds)) as bar:
+        bar.begin("one", 100)
+        for layer in range(100):
+            bar.step(f"layer {layer}")
+    lines = [line for line in file.getvalue().splitlines() if "layer" in line and "left" in line]
+    times = [line for line in lines if line.startswith("one: ")]
+    assert bool(times) != terminal
+    if times:
+        shares = [int(line.split()[1].removesuffix("%,")) for line in times]
+        assert shares == sorted(set(shares)) and 5 < len(times) < 100
+        assert f"one: {shares[-1]}%, layer {shares[-1] - 1}, " in times[-1]
 
 
 @pytest.mark.skipif(

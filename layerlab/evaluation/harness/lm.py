@@ -152,9 +152,8 @@ class HarnessModel(HFLM):
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
         """Return whether a request fits into the context with nothing cut."""
         if kind == "generate_until":
-            return (
-                len(self.tok_encode(arguments[0])) + answer_limit(arguments[1]) <= self.max_length
-            )
+            length = len(self.tok_encode(arguments[0])) + answer_limit(arguments[1])
+            return length <= self.max_length
         if kind != "loglikelihood":  # read in windows, however long it is
             return True
         return sum(map(len, self._pair(arguments))) <= self.max_length + 1

@@ -10,6 +10,10 @@ from layerlab.observe.tracing.device_schedule import read_host
 from layerlab.shapes import Hidden, Matrix, Scalar
 
 NAN = float("nan")
+LARGE = 1024
+"""Rows from which on half a Gram matrix is computed and mirrored; of fewer, all in one product."""
+
+PARTS = 8
 ValueVector = Float[Tensor, " value"]
 
 
@@ -34,6 +38,29 @@ def centre(h: Hidden) -> Hidden:
     wide = precise(h)
     shifted = wide - wide[:1]
     return shifted - shifted.mean(0)
+
+
+def form_gram(
+    rows: Float[Tensor, "... row column"], out: Float[Tensor, "... row row"] | None = None
+) -> Float[Tensor, "... row row"]:
+    """Return A A^T of every matrix A, outside autograd.
+
+    Args:
+        out: what it is written into.
+
+    Example:
+        >>> form_gram(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+        [[25.0, 4.0], [4.0, 1.0]]
+    """
+    rows, size = rows.detach(), rows.shape[-2]
+    gram = rows.new_empty(*rows.shape[:-1], size) if out is None else out
+    step = max(size if size < LARGE else -(-size // PARTS), 1)
+    for start in range(0, size, step):
+        own, before = slice(start, start + step), slice(start)
+        until = rows[..., : own.stop, :]
+        torch.matmul(rows[..., own, :], until.mT, out=gram[..., own, : own.stop])
+        gram[..., before, own] = gram[..., own, before].mT
+    return gram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +102,7 @@ def _gram(m: Matrix) -> SecondMoments:
     wide = precise(m)
     largest = wide.abs().amax()
     wide = wide / torch.where(largest == 0, 1.0, largest)
-    gram = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
+    gram = form_gram(wide.T if wide.shape[0] >= wide.shape[1] else wide)
     return _read(gram, largest.square(), max(wide.shape))
 
 
@@ -138,7 +165,7 @@ class Pool:
         h = precise(torch.cat(self.features))
         self.features = []
         deviation = centre(h)
-        moments, mean, count = deviation.T @ deviation, h.mean(0), len(h)
+        moments, mean, count = form_gram(deviation.T), h.mean(0), len(h)
         if self.moments is None or self.mean is None:
             self.moments, self.mean, self.count = moments, mean, count
             return

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.support.centring import precise
+from layerlab.measures.support.centring import form_gram, precise
 from layerlab.measures.support.lanczos import Krylov
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
 from layerlab.shapes import Map, Scalar
@@ -275,7 +275,7 @@ class _CertifiedBounds:
         for matrix, part in zip(matrices, gram.split(self._counts()), strict=True):
             wide = precise(matrix)
             wide = (wide.mT if wide.shape[-2] > rows else wide).reshape(len(part), rows, -1)
-            torch.bmm(wide, wide.mT, out=part)
+            form_gram(wide, out=part)
         self.settled, self.device = False, gram.device
         # No entry is larger than the largest of the diagonal.
         self._finite = gram.diagonal(dim1=1, dim2=2).isfinite().all(1)

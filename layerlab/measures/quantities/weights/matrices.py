@@ -17,6 +17,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row
+from layerlab.measures.support.centring import form_gram
 from layerlab.observe.architecture.weight_matrices import WeightMatrix
 from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Matrix
@@ -113,7 +114,7 @@ def singular_values(weight: Matrix) -> Eigenvalues:
     largest = _largest(wide)
     if isfinite(largest) and largest and not 1 / _SQUARABLE < largest < _SQUARABLE:
         return largest * singular_values(wide / largest)
-    squares = torch.linalg.eigvalsh(wide.T @ wide).flip(0)
+    squares = torch.linalg.eigvalsh(form_gram(wide.T)).flip(0)
     if float(squares[-1]) > _SQUARED * float(squares[0]):
         return squares.sqrt()
     return torch.linalg.svdvals(torch.linalg.qr(wide, mode="r").R)
