@@ -1,6 +1,8 @@
 """What runs cost: FLOPs against published counts, estimates against what was then measured."""
 
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +22,7 @@ from layerlab.experiments.plan.own_files import load_files
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
 from layerlab.recipes.arms import arms
+from layerlab.system.locks import lock_folder
 from layerlab.training import flops as cost
 from layerlab.training.flops import TokenFlops, flops_per_token, utilization
 from layerlab.training.run_spec import RunSpec, count_costs, design_model
@@ -289,6 +292,22 @@ def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, 
         assert equal_time(given, named) == expected
 
 
+def test_of_two_commands_at_once_one_measures_for_both(tmp_path, monkeypatch):
+    given, named = runs(), arms(_comparison(), recipe())
+    timed(monkeypatch, 3 * [0.1, 0.2])
+    expected = equal_time(given, named)
+    (file,) = (tmp_path / "cache").glob("pace*/*.json")
+    kept = file.read_bytes()
+    file.unlink()
+    timed(monkeypatch, [])
+    with ThreadPoolExecutor() as pool:
+        with lock_folder(file):
+            second = pool.submit(equal_time, given, named)
+            time.sleep(0.2)
+            file.write_bytes(kept)
+        assert second.result() == expected
+
+
 def fit_to_time(*others: dict[str, Any]) -> dict[str, int | None]:
     """The updates of each arm beside a Llama of 20, where arms are to take equal time."""
     compared = recipe(compare={"arms": ["llama", *others]})
@@ -325,7 +344,7 @@ def test_equal_time_needs_the_device_and_a_cache(monkeypatch):
     monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
     monkeypatch.setenv("LAYERLAB_CACHE", "/dev/null/x")
     timed(monkeypatch, 6 * [0.1])
-    refuses(r"what was measured cannot be kept: .* set LAYERLAB", equal_time, given, named)
+    refuses(r"cannot lock /dev/null/x/.*; set LAYERLAB_CACHE to another", equal_time, given, named)
 
 
 def test_mfu_of_what_the_peak_allows_is_one():
