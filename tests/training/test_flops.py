@@ -257,6 +257,8 @@ def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch):
     # The same plan comes out again, though nothing is measured any more.
     timed(monkeypatch, [])
     assert equal_time(given, arms(_comparison(), recipe())) == found
+    often = equal_time(runs(evaluate={"eval_steps": 1}), arms(_comparison(), recipe()))
+    assert {run.recipe.evaluate.eval_steps for run in often} == {1}
 
 
 @pytest.mark.full
@@ -330,6 +332,15 @@ def test_equal_time_is_that_of_an_arms_own_baseline(monkeypatch):
     timed(monkeypatch, 3 * [0.3, 0.5, 0.6, 0.1])  # of two baselines and what is held against them
     found = fit_to_time(near, longer, apart, far)
     assert found == {"llama": 20, "siaf-2": 333, "gpt2": 200, "gpt1": 20, "siaf-3": 120}
+
+
+def test_equal_time_leaves_no_arm_less_than_its_warm_up(monkeypatch):
+    late = {"variant": "gpt2", "set": {"train.warmup_steps": 10}}
+    timed(monkeypatch, 3 * [0.2, 0.3])
+    assert fit_to_time(late) == {"llama": 20, "gpt2": 13}
+    late["set"] = {"train.warmup_steps": 11}
+    timed(monkeypatch, 3 * [0.2, 0.4])
+    refuses(r"train\.warmup_steps is 11, and the run has 10", fit_to_time, late)
 
 
 def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:

@@ -98,13 +98,15 @@ def test_a_run_that_is_silent_has_at_least_an_end(ending, why, tmp_path):
     assert outcome.text == f"failed ({why}): it has said nothing"
 
 
-@pytest.mark.parametrize(("count", "own", "expected"), [(2, None, str(4 << 20)), (2, "5", "5")])
+@pytest.mark.parametrize(
+    ("count", "own", "expected"), [(1, None, ""), (2, None, str(4 << 20)), (2, "5", "5")]
+)
 def test_buffers_of_several_processes_are_given_back(count, own, expected, tmp_path, monkeypatch):
     name = "MALLOC_MMAP_THRESHOLD_"
     monkeypatch.delenv(name, raising=False)
     if own:
         monkeypatch.setenv(name, own)
-    program = f"import os, sys; sys.exit(os.environ.get({name!r}) != sys.argv[1])"
+    program = f"import os, sys; sys.exit(os.environ.get({name!r}, '') != sys.argv[1])"
     command = [sys.executable, "-c", program, expected]
     work = RunProcess(tmp_path, [RunSlot(threads=1)] * count, command)
     while work.code() is None:
