@@ -192,6 +192,7 @@ def test_one_that_writes_into_a_folder_that_it_names_is_told_so(tmp_path):
 def test_a_file_of_a_command_is_known_wherever_it_lies(tmp_path, monkeypatch):
     whole = command(tmp_path, "print(1)")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "python").mkdir()  # which is no program
     here = Command(run=("python", "score.py", "{model}"))
     assert hash_command(here) == hash_command(whole)
 
@@ -210,10 +211,11 @@ def test_one_that_is_changed_while_it_runs_gives_no_score(tmp_path):
 
 @pytest.mark.parametrize("words", [["no-such-program-anywhere"], ["python", "no.py"], ["a\0"]])
 def test_a_program_that_is_not_here_is_told_before_anything_runs(words):
-    with pytest.raises(UserError, match=r"the command 'own' is to run '.*', which is not"):
+    with pytest.raises(UserError, match=r"the command 'own' is to run '[an].*', which is"):
         check_program("own", Command(run=(*words, "{model}")))
 
 
 def test_what_is_here_or_may_come_may_run(tmp_path):
-    for words in (command(tmp_path, "pass").run, ("python", "-c", "1", "{model}"), ("{model}/a",)):
-        check_program("own", Command(run=words))
+    words = ("sh", "{model}"), ("python", "-c", "1", "{model}"), ("{model}/a",)
+    for one in (command(tmp_path, "pass").run, *words):
+        check_program("own", Command(run=one))
