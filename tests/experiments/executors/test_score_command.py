@@ -29,7 +29,8 @@ def scored(folder: Path, code: str, **given: float) -> ModelScore:
 
 def test_a_number_a_table_and_a_list_are_scores(tmp_path):
     assert scored(tmp_path, "print('hello'); print(-2.5)").score == -2.5
-    assert scored(tmp_path, "print('{\"score\": 3}\\n')").score == 3.0
+    one = scored(tmp_path, "print('{\"score\": 3}\\n')")
+    assert one.score == 3.0 and one.parts[0].questions == {} and 0 < one.seconds < 600
     found = scored(tmp_path, "print([1, 0, 0.5])")
     assert found.score == 0.5 and found.parts[0].questions == {"0": 1.0, "1": 0.0, "2": 0.5}
     assert scored(tmp_path, "print('{\"score\": [1, 0]}')").parts[0].questions == {"0": 1, "1": 0}
@@ -39,7 +40,8 @@ def test_a_number_a_table_and_a_list_are_scores(tmp_path):
 
 
 def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path):
-    whole = f"print(float(sys.argv[1] == {str(tmp_path.resolve())!r}))"
+    told = [sys.executable, str(tmp_path.resolve())]
+    whole = f"print(float([sys.executable, *sys.argv[1:]] == {told}))"
     assert scored(tmp_path, whole).score == 1.0
     given = command(tmp_path, "print(len(sys.argv[2:]) if sys.argv[2] == '; echo 9 $HOME' else 0)")
     with trust(False, trust_recipe=True):
