@@ -81,6 +81,25 @@ def test_where_one_fits_nothing_is_tried(monkeypatch):
     assert (found.count, found.speeds, heard.notes) == (1, {}, [])
 
 
+@pytest.mark.parametrize(
+    ("second", "third", "tried", "count"),
+    [(105.0, 300.0, [1, 2], 1), (150.0, None, [1, 2], 2), (150.0, 290.0, [1, 2, 4], 4)],
+)
+def test_more_are_tried_while_they_fit_and_are_worth_it(
+    second,
+    third,
+    tried,
+    count,
+    small,  # noqa: F811
+    monkeypatch,
+):
+    speeds = {1: 100.0, 2: second, 4: third}
+    monkeypatch.setattr(slots, "cores", lambda: [(0,)] * 4)
+    monkeypatch.setattr(module._Copies, "_measure", lambda _, number: speeds[number])
+    found = choose_parallel(runs_of(small, 5), AUTO, Heard())
+    assert (found.count, found.speeds) == (count, {one: speeds[one] for one in tried})
+
+
 @POSIX
 def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa: F811
     wrong = RunSpec(arm="wrong", recipe=small.recipe, digest="another text")
