@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import tempfile
+import time
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
@@ -107,6 +108,15 @@ def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa
     assert found.speeds == {} and found.count == 2
     assert found.text == "run.max_parallel: 2 at once, as without a trial: none was possible"
     assert list(two.iterdir()) == []
+
+
+@POSIX
+@pytest.mark.full
+def test_copies_that_say_nothing_are_not_waited_for(two, small, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Trainer, "start", lambda _: time.sleep(600))
+    settings = RunSection(max_parallel="auto", timeout_minutes=0.02)
+    found = choose_parallel(runs_of(small, 5), settings, Heard())
+    assert found.speeds == {} and list(two.iterdir()) == []
 
 
 @POSIX
