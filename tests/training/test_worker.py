@@ -154,6 +154,8 @@ def test_a_run_that_another_process_ends_meanwhile_is_not_done_again(small, tmp_
 
     monkeypatch.setattr(local, "lock_runs", end)
     assert run_one(small, folder) == done
+    with lock_folder(folder):  # what is finished is only read
+        assert run_one(small, folder) == done
 
 
 @pytest.mark.full
