@@ -147,6 +147,7 @@ def test_a_folder_that_another_worker_holds_is_left_alone(small, tmp_path, capsy
 def test_a_run_that_another_process_ends_meanwhile_is_not_done_again(small, tmp_path, monkeypatch):
     folder = tmp_path / "runs" / small.name
     done = run_one(small, tmp_path / "done" / small.name)
+    assert read_run(tmp_path / "done" / small.name) == small
 
     def end(folders: Iterable[Path]) -> AbstractContextManager[None]:
         shutil.copytree(tmp_path / "done", folder.parent)
