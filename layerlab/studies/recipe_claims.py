@@ -171,7 +171,7 @@ def mean_and_range(runs: Sequence[Json], found: Mapping[str, Any]) -> dict[str, 
     if not tables:
         return None
     # The start says nothing of a variant, and would flatten all that follows.
-    table = pd.concat(tables, axis=1, join="inner").dropna()
+    table = pd.concat(tables, axis=1).dropna()
     table = table[table.index > 0]
     return {
         "x": [int(tokens) for tokens in table.index],

@@ -24,6 +24,7 @@ from layerlab.system.untrusted.trust import take_grants, trust
 TRUST = ("--trust-recipe", "--trust-remote-code")
 WRONG = 2  # the exit code of what a user can mend
 SERVE = "--serve"
+ANSWER = "answer"  # what one begins with: as Python starts, others may print as well
 LAST = "last"  # what an answer ends in where no other run is taken
 # The process that started this one; when it is gone, nobody waits for this one any more.
 PARENT = "LAYERLAB_PARENT"
@@ -90,7 +91,7 @@ def _serve() -> int:
         again = code == 0 and start.restore()
         with Path(os.devnull).open("wb") as nobody:
             _speak_into(nobody.fileno())
-        print(*([code] if again else [code, LAST]), file=answers)
+        print(ANSWER, *([code] if again else [code, LAST]), file=answers)
         if not again:
             return code
     return 0

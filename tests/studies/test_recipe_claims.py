@@ -141,6 +141,7 @@ def test_settings_are_told_under_their_names_of_today_and_of_0_1(tmp_path):
 def test_where_nothing_has_run_nothing_is_decided(tmp_path):
     found = study(NAME, runs=tmp_path, **QUIET)
     assert found.verdict == "not decided" and found.number == 0 and found.frames == {}
+    assert {one["unit"] for one in found.verdicts} == {"0 seeds"}
     assert f"type layerlab compare {NAME} --out {tmp_path}" in found.verdicts[0]["said"]
     assert [*tmp_path.iterdir()] == []
     # What to type is said once, and a page has no tables without a table.
@@ -156,12 +157,39 @@ def test_time_machine_and_recipe_are_those_of_the_runs():
     assert found["trainings"]["hours"] == pytest.approx(hours, abs=0.01) and hours > 0.5
     assert found["trainings"]["runs"] == len(runs) == 12
     assert found["trainings"]["processor"] == "AMD EPYC" and found["trainings"]["threads"] == "1"
+    assert load_recipe("batch-confound").about in found["remarks"]
     assert found["recipe"]["text"] == "brown" and found["recipe"]["updates"] == "150, 300"
     assert found["recipe"]["parameters"] == "1,410,688" and found["recipe"]["width"] == "128"
     said = dict(list_settings(found))
     assert said["runs judged"] == 12 and said["seeds"] == 3 and "draws" not in said
     assert said["wall seconds of judging"] == found["time"]["wall seconds"]
     assert "wall seconds" not in said and "all" not in said
+
+
+def test_the_pictures_of_a_comparison_are_of_its_rows_and_of_the_runs_of_each_arm():
+    found = study("batch-confound", runs=RESULTS, **QUIET)
+    gap, curve = found.to_dict()["pictures"][:2]
+    rows = found.frame("arms").dropna(subset="difference").sort_values("difference")
+    (drawn,) = gap["data"]
+    assert (drawn["y"], drawn["x"]) == (list(rows["arm"]), list(rows["difference"]))
+    spans = drawn["error_x"]
+    assert spans["array"] == pytest.approx(list(rows["high"] - rows["difference"]))
+    assert spans["arrayminus"] == pytest.approx(list(rows["difference"] - rows["low"]))
+    lines = {one["name"]: one for one in curve["data"] if "name" in one}
+    assert len({one["line"]["color"] for one in lines.values()}) == len(lines) == 4
+    for row in rows.itertuples():  # every other batch is half as large, and evaluated as often
+        assert len(lines[row.arm]["x"]) == (6 if "half" in row.arm else 3)
+
+
+def test_a_curve_is_the_mean_and_range_of_chosen_runs_where_all_were_evaluated():
+    def run(tokens, *nats, chosen=True):
+        return {"chosen": chosen, "evaluation": {"tokens": tokens, "nats": nats}}
+
+    whole, longer = run([0, 10, 20], 9.0, 2.0, 3.0), run([0, 10, 20, 30], 9.0, 4.0, 1.5, 1.0)
+    left = [run([10, 20], 8.0, 8.0, chosen=False), {"chosen": True, "evaluation": {}}]
+    found = recipe_claims.mean_and_range([whole, longer, *left], {"metric": "nats"})
+    assert found == {"x": [10, 20], "y": [3.0, 2.25], "low": [2.0, 1.5], "high": [4.0, 3.0]}
+    assert recipe_claims.mean_and_range(left, {"metric": "nats"}) is None
 
 
 def test_what_a_run_did_not_leave_is_not_known(tmp_path):

@@ -1,6 +1,8 @@
 """What runs cost: FLOPs against published counts, estimates against what was then measured."""
 
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +22,7 @@ from layerlab.experiments.plan.own_files import load_files
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
 from layerlab.recipes.arms import arms
+from layerlab.system.locks import lock_folder
 from layerlab.training import flops as cost
 from layerlab.training.flops import TokenFlops, flops_per_token, utilization
 from layerlab.training.run_spec import RunSpec, count_costs, design_model
@@ -254,6 +257,8 @@ def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch):
     # The same plan comes out again, though nothing is measured any more.
     timed(monkeypatch, [])
     assert equal_time(given, arms(_comparison(), recipe())) == found
+    often = equal_time(runs(evaluate={"eval_steps": 1}), arms(_comparison(), recipe()))
+    assert {run.recipe.evaluate.eval_steps for run in often} == {1}
 
 
 @pytest.mark.full
@@ -289,6 +294,22 @@ def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, 
         assert equal_time(given, named) == expected
 
 
+def test_of_two_commands_at_once_one_measures_for_both(tmp_path, monkeypatch):
+    given, named = runs(), arms(_comparison(), recipe())
+    timed(monkeypatch, 3 * [0.1, 0.2])
+    expected = equal_time(given, named)
+    (file,) = (tmp_path / "cache").glob("pace*/*.json")
+    kept = file.read_bytes()
+    file.unlink()
+    timed(monkeypatch, [])
+    with ThreadPoolExecutor() as pool:
+        with lock_folder(file):
+            second = pool.submit(equal_time, given, named)
+            time.sleep(0.2)
+            file.write_bytes(kept)
+        assert second.result() == expected
+
+
 def fit_to_time(*others: dict[str, Any]) -> dict[str, int | None]:
     """The updates of each arm beside a Llama of 20, where arms are to take equal time."""
     compared = recipe(compare={"arms": ["llama", *others]})
@@ -313,6 +334,15 @@ def test_equal_time_is_that_of_an_arms_own_baseline(monkeypatch):
     assert found == {"llama": 20, "siaf-2": 333, "gpt2": 200, "gpt1": 20, "siaf-3": 120}
 
 
+def test_equal_time_leaves_no_arm_less_than_its_warm_up(monkeypatch):
+    late = {"variant": "gpt2", "set": {"train.warmup_steps": 10}}
+    timed(monkeypatch, 3 * [0.2, 0.3])
+    assert fit_to_time(late) == {"llama": 20, "gpt2": 13}
+    late["set"] = {"train.warmup_steps": 11}
+    timed(monkeypatch, 3 * [0.2, 0.4])
+    refuses(r"train\.warmup_steps is 11, and the run has 10", fit_to_time, late)
+
+
 def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:
     return recipe(compare={"arms": list(sides)}).compare
 
@@ -325,7 +355,7 @@ def test_equal_time_needs_the_device_and_a_cache(monkeypatch):
     monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
     monkeypatch.setenv("LAYERLAB_CACHE", "/dev/null/x")
     timed(monkeypatch, 6 * [0.1])
-    refuses(r"what was measured cannot be kept: .* set LAYERLAB", equal_time, given, named)
+    refuses(r"cannot lock /dev/null/x/.*; set LAYERLAB_CACHE to another", equal_time, given, named)
 
 
 def test_mfu_of_what_the_peak_allows_is_one():

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +19,7 @@ from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
 from layerlab.experiments.executors.process import ranks
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.match import matched
@@ -84,9 +88,12 @@ def test_a_folder_of_something_else_is_told_in_one_line(content, said, tmp_path,
 
 
 @pytest.mark.full
-def test_a_worker_carries_out_a_run_once(small, tmp_path):
+def test_a_worker_carries_out_a_run_once(small, tmp_path, monkeypatch):
     folder = tmp_path / "runs" / small.name
     heard = Heard()
+    # A Python that greets whoever starts it.
+    (tmp_path / "sitecustomize.py").write_text("print('good morning')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
     (outcome,) = run_all([small], folder.parent, RunSection(), heard)
     assert outcome.ending == "finished" and outcome.said == (), outcome
     assert read_result(folder) == outcome.result and outcome.result["updates"] == 6
@@ -135,6 +142,21 @@ def test_a_folder_that_another_worker_holds_is_left_alone(small, tmp_path, capsy
         refuses("another run is writing to", run_one, small, folder)
     assert "another run is writing to" in capsys.readouterr().err
     assert read_result(folder) is None
+
+
+def test_a_run_that_another_process_ends_meanwhile_is_not_done_again(small, tmp_path, monkeypatch):
+    folder = tmp_path / "runs" / small.name
+    done = run_one(small, tmp_path / "done" / small.name)
+    assert read_run(tmp_path / "done" / small.name) == small
+
+    def end(folders: Iterable[Path]) -> AbstractContextManager[None]:
+        shutil.copytree(tmp_path / "done", folder.parent)
+        return lock_runs(folders)
+
+    monkeypatch.setattr(local, "lock_runs", end)
+    assert run_one(small, folder) == done
+    with lock_folder(folder):  # what is finished is only read
+        assert run_one(small, folder) == done
 
 
 @pytest.mark.full

@@ -23,7 +23,7 @@ def updates_for_time(
     Args:
         seconds: of one update, of each arm.
         baselines: of the arms that are fitted, each after its own.
-        updates: of the other arms.
+        updates: of all arms; those that are fitted have others in the end.
 
     Example:
         >>> updates_for_time({"llama": 0.10, "siaf": 0.125}, {"siaf": "llama"}, {"llama": 400})
@@ -63,7 +63,7 @@ def equal_time(runs: Sequence[RunSpec], arms: Sequence[Arm]) -> list[RunSpec]:
             'plan where the runs will be, or write match = "flops"'
         )
     flops = {arm: flops_per_token(run.recipe).full for arm, run in measured.items()}
-    given = {arm: run.recipe.train.max_steps or 0 for arm, run in of.items() if arm not in fitted}
+    given = {arm: run.recipe.train.max_steps or 0 for arm, run in of.items()}
     updates = updates_for_time(cached_step_times(measured, flops, peak), fitted, given)
     found = [
         replace(run, recipe=run.recipe.change(_lasting(run, updates[run.arm])))

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.cost.cost import account
 from layerlab.model.loss import causal_loss
@@ -26,6 +25,7 @@ from layerlab.system.hardware import (
     versions,
     with_threads,
 )
+from layerlab.system.locks import lock_folder
 from layerlab.system.rng import keep_device_state
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.optimizer import build_optimizer
@@ -42,6 +42,7 @@ SITTINGS = 3  # of each arm, where arms are to take equal time
 ASSUMED = 0.4  # of the peak, where nothing is measured: most models here reach 0.2 to 0.7
 LARGEST = 100_000_000  # parameters that a CPU draws in a moment
 PACE = "pace-2"  # in the cache; the times in "pace", of 0.1, were kept without a digest
+HOUR = 3600.0  # seconds for another process that measures the same arms
 STATE = 16  # bytes of a parameter: weight, gradient and two moments
 
 
@@ -95,7 +96,7 @@ def cached_step_times(
     pays for what else the machine did.
 
     Raises:
-        UserError: what was measured cannot be kept.
+        UserError: what was measured cannot be kept, or another process measures for ever.
     """
     content = [[timeless(run) for run in runs.values()], versions(), SITTINGS]
     key = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
@@ -105,17 +106,13 @@ def cached_step_times(
         if len(kept["seconds"]) != len(runs) or not all(map(is_duration, kept["seconds"])):
             raise ValueError("it has other numbers than the times of these arms")
 
-    if (kept := read_kept(file, check)) is not None:
-        return dict(zip(runs, kept["seconds"], strict=True))
-    found = _turns(runs, flops, peak)
-    try:
-        write_kept(file, {"seconds": list(found.values())})
-    except UserError as error:
-        raise UserError(
-            f"arms are matched by time, and what was measured cannot be kept: {error}; "
-            "set LAYERLAB_CACHE to a folder that can be written"
-        ) from None
-    return found
+    if (kept := read_kept(file, check)) is None:
+        # Two at once would have times of their own, and only one of them could go on later.
+        with lock_folder(file, wait=HOUR, way="set LAYERLAB_CACHE to another folder"):
+            if (kept := read_kept(file, check)) is None:
+                kept = {"seconds": list(_turns(runs, flops, peak).values())}
+                write_kept(file, kept)
+    return dict(zip(runs, kept["seconds"], strict=True))
 
 
 def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -> dict[str, float]:

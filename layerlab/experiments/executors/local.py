@@ -106,6 +106,9 @@ def _here(run: RunSpec, folder: Path, progress: Progress) -> dict[str, Any]:
             stack.enter_context(keep_random_state())
             stack.enter_context(lock_runs([folder]))
             stack.enter_context(lock_folder(folder))
+            # Since it was asked for, another process may have finished it and gone.
+            if (found := _take_finished(run, folder)) is not None:
+                return found
             stack.enter_context(with_threads(run.recipe.run.threads))
             write_run(run, folder)
             reset_peak_memory()  # whatever this process has done before is no part of the run
@@ -372,8 +375,9 @@ def _why(one: _Active) -> str:
     code = one.work.code() or 0
     if one.hung:
         return "it said nothing for longer than run.timeout_minutes"
+    names = {known.value: known.name for known in signal.Signals}  # those of real time have none
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    if code > 128 and code - 128 in signal.valid_signals():
-        return f"stopped by {signal.Signals(code - 128).name}"
+        return f"killed by {names.get(-code, f'signal {-code}')}"
+    if code - 128 in names:
+        return f"stopped by {names[code - 128]}"
     return f"exit code {code}" if code else "it ended without a result"

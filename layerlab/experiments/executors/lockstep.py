@@ -3,7 +3,7 @@
 Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
@@ -33,13 +33,19 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, progress: Progress) -> N
     """
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:
-            waiting = [run for run in group if read_finished_result(run, out / run.name) is None]
+            waiting = _left(group, out)
             stack.enter_context(lock_runs(out / run.name for run in waiting))
+            # Meanwhile another process may have finished some, and gone.
+            waiting = _left(waiting, out)
             for run in waiting:
                 stack.enter_context(lock_folder(out / run.name))
                 write_run(run, out / run.name)
             stack.enter_context(explain_memory(SMALLER))
             _together([_Sharing(run, out / run.name, progress) for run in waiting])
+
+
+def _left(runs: Iterable[RunSpec], out: Path) -> list[RunSpec]:
+    return [run for run in runs if read_finished_result(run, out / run.name) is None]
 
 
 class _Sharing(Trainer):

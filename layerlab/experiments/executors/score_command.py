@@ -92,7 +92,7 @@ def check_program(name: str, command: Command) -> None:
         there = not arguments[0].endswith(".py") or is_there(Path(arguments[0]))
         program = arguments[0]
     else:
-        there = MODEL in program or ("\0" not in program and shutil.which(program) is not None)
+        there = MODEL in program or shutil.which(program) is not None
     if not there:
         raise UserError(
             f"the command {name!r} is to run {short_repr(program)}, which is not here; write a "

@@ -16,7 +16,7 @@ from layerlab.experiments.executors.process import WORKER, end_group, open_log, 
 from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
 from layerlab.system.untrusted.trust import GRANTS, list_grants
-from layerlab.training.worker import LAST, PARENT, SERVE
+from layerlab.training.worker import ANSWER, LAST, PARENT, SERVE
 
 PATIENCE = 10.0  # seconds that an idle worker has to end by itself
 
@@ -76,7 +76,9 @@ class Worker:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.answer = line.decode(errors="replace").split()
+            begun, *words = line.decode(errors="replace").split() or [""]
+            if begun == ANSWER:
+                self.answer = words
 
 
 class WorkerPool:

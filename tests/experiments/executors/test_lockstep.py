@@ -1,7 +1,11 @@
 """All arms of a seed in one process: each learns what it learns alone."""
 
 import os
+import shutil
 import signal
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +14,9 @@ import torch
 from layerlab import UserError
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
+from layerlab.experiments.executors import lockstep
 from layerlab.experiments.executors.lockstep import run_in_lockstep
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.arms import sides
 from layerlab.recipes.checks import check_lockstep
@@ -35,7 +41,7 @@ def planned(**comparison: Any) -> list[RunSpec]:
 
 
 @pytest.mark.full
-def test_each_arm_learns_what_it_learns_alone(tmp_path, cache):
+def test_each_arm_learns_what_it_learns_alone(tmp_path, cache, monkeypatch):
     runs = planned(seeds=[1, 2])
     run_in_lockstep(runs, tmp_path / "together", NullProgress())
     for run in runs:
@@ -44,8 +50,19 @@ def test_each_arm_learns_what_it_learns_alone(tmp_path, cache):
         assert together is not None and together["weights"] == alone["weights"]
         # What the process held was of all arms.
         assert together["peak_memory_bytes"] is None and alone["peak_memory_bytes"] > 0
-    # What is finished is left alone.
+    # What is finished is left alone, also where another process has just finished it.
     run_in_lockstep(runs, tmp_path / "together", NullProgress())
+    first = [run for run in runs if run.seed == 1]
+
+    def end(folders: Iterable[Path]) -> AbstractContextManager[None]:
+        shutil.copytree(tmp_path / "together", tmp_path / "later")
+        return lock_runs(folders)
+
+    monkeypatch.setattr(lockstep, "lock_runs", end)
+    run_in_lockstep(first, tmp_path / "later", NullProgress())
+    for run in first:
+        ended = [read_result(tmp_path / one / run.name) for one in ("later", "together")]
+        assert ended[0] == ended[1]
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import tempfile
+import time
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
@@ -61,9 +62,16 @@ def runs_of(run: RunSpec, count: int) -> list[RunSpec]:
 @POSIX
 def test_copies_of_a_run_are_measured_and_nothing_of_them_stays(two, small):  # noqa: F811
     heard, before = Heard(), psutil.Process().children()
-    found = choose_parallel(runs_of(small, 5), AUTO, heard)
+    half = RunSpec(
+        arm="half", recipe=small.recipe.change({"train.batch_size": 2}), digest=small.digest
+    )
+    found = choose_parallel([half, *runs_of(small, 4), half], AUTO, heard)
     assert list(found.speeds) == [1, 2] and all(speed > 0 for speed in found.speeds.values())
-    assert found.count == pick(found.speeds, 2) and str(found.count) in found.text
+    assert found.count == pick(found.speeds, 2)
+    first, both = (f"{speed:,.0f}" for speed in found.speeds.values())
+    assert found.text == (
+        f"run.max_parallel: {found.count} at once; tokens/s in all: {first} with 1, {both} with 2"
+    )
     assert heard.notes == ["run.max_parallel: trying up to 2 copies of llama at once"]
     assert list(two.iterdir()) == [] and psutil.Process().children() == before
 
@@ -74,6 +82,25 @@ def test_where_one_fits_nothing_is_tried(monkeypatch):
     assert (found.count, found.speeds, heard.notes) == (1, {}, [])
 
 
+@pytest.mark.parametrize(
+    ("second", "third", "tried", "count"),
+    [(105.0, 300.0, [1, 2], 1), (150.0, None, [1, 2], 2), (150.0, 290.0, [1, 2, 4], 4)],
+)
+def test_more_are_tried_while_they_fit_and_are_worth_it(
+    second,
+    third,
+    tried,
+    count,
+    small,  # noqa: F811
+    monkeypatch,
+):
+    speeds = {1: 100.0, 2: second, 4: third}
+    monkeypatch.setattr(slots, "cores", lambda: [(0,)] * 4)
+    monkeypatch.setattr(module._Copies, "_measure", lambda _, number: speeds[number])
+    found = choose_parallel(runs_of(small, 5), AUTO, Heard())
+    assert (found.count, found.speeds) == (count, {one: speeds[one] for one in tried})
+
+
 @POSIX
 def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa: F811
     wrong = RunSpec(arm="wrong", recipe=small.recipe, digest="another text")
@@ -81,6 +108,15 @@ def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa
     assert found.speeds == {} and found.count == 2
     assert found.text == "run.max_parallel: 2 at once, as without a trial: none was possible"
     assert list(two.iterdir()) == []
+
+
+@POSIX
+@pytest.mark.full
+def test_copies_that_say_nothing_are_not_waited_for(two, small, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Trainer, "start", lambda _: time.sleep(600))
+    settings = RunSection(max_parallel="auto", timeout_minutes=0.02)
+    found = choose_parallel(runs_of(small, 5), settings, Heard())
+    assert found.speeds == {} and list(two.iterdir()) == []
 
 
 @POSIX

@@ -1,6 +1,7 @@
 """The processes of one run: they end together, with the code of the one that failed first."""
 
 import os
+import signal
 import sys
 import time
 
@@ -39,6 +40,7 @@ def test_the_first_that_fails_says_how_it_ended(codes, found, tmp_path):
         assert wait_for(lambda: own.code() is not None, 60.0)
         # Whoever waited has been killed, and that is not what is told.
         assert [own.code(), own.code()] == [found, found]
+        assert all(one.poll() is not None for one in own._all)
     finally:
         own.kill()
 
@@ -76,18 +78,35 @@ def test_a_run_that_is_silent_because_the_disk_is_full_says_so(tmp_path):
     with mounted.disk(tmp_path / "disk", "200k"):
         (outcome,) = run_all([one], tmp_path / "disk", settings, None, fills)
         assert "no space is left on the disk of" in outcome.text and "make room" in outcome.text
-    quiet = ["sh", "-c", "exit 1"]
-    (outcome,) = run_all([one], tmp_path / "room", settings, None, quiet)
-    assert outcome.text == "failed (exit code 1): it has said nothing"
 
 
-@pytest.mark.parametrize(("count", "own", "expected"), [(2, None, str(4 << 20)), (2, "5", "5")])
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no signals without a name")
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [
+        ("exit 1", "exit code 1"),
+        ("exit 137", "stopped by SIGKILL"),
+        ("exit 170", "exit code 170"),
+        ("kill -9 $$", "killed by SIGKILL"),
+        ("kill -42 $$", "killed by signal 42"),
+    ],
+)
+def test_a_run_that_is_silent_has_at_least_an_end(ending, why, tmp_path):
+    settings = RunSection(max_parallel=1, max_attempts=1)
+    one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
+    (outcome,) = run_all([one], tmp_path, settings, None, ["sh", "-c", ending])
+    assert outcome.text == f"failed ({why}): it has said nothing"
+
+
+@pytest.mark.parametrize(
+    ("count", "own", "expected"), [(1, None, ""), (2, None, str(4 << 20)), (2, "5", "5")]
+)
 def test_buffers_of_several_processes_are_given_back(count, own, expected, tmp_path, monkeypatch):
     name = "MALLOC_MMAP_THRESHOLD_"
     monkeypatch.delenv(name, raising=False)
     if own:
         monkeypatch.setenv(name, own)
-    program = f"import os, sys; sys.exit(os.environ.get({name!r}) != sys.argv[1])"
+    program = f"import os, sys; sys.exit(os.environ.get({name!r}, '') != sys.argv[1])"
     command = [sys.executable, "-c", program, expected]
     work = RunProcess(tmp_path, [RunSlot(threads=1)] * count, command)
     while work.code() is None:

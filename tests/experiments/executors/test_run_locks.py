@@ -2,6 +2,8 @@
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,30 @@ def test_more_runs_are_held_than_files_may_be_open(tmp_path):
             assert len(list(tmp_path.rglob(".log.txt.lock"))) == 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+# In a process of its own: a limit that was lowered may not be raised again.
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from layerlab.experiments.executors.run_locks import lock_runs
+own, most = map(int, sys.argv[2:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (own, most))
+with lock_runs([Path(sys.argv[1]) / "run"]):
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+# One run asks for 1 + 1024.
+@pytest.mark.parametrize(
+    ("own", "most", "expected"), [(64, 512, 512), (64, 2000, 1025), (1200, 2000, 1200)]
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be_and_never_lowered(
+    own, most, expected, tmp_path
+):
+    argv = [sys.executable, "-c", LIMITED, str(tmp_path), str(own), str(most)]
+    found = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(expected), str(most)]
 
 
 def test_a_second_comparison_neither_runs_nor_writes_a_page(tmp_path):

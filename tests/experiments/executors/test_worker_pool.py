@@ -1,5 +1,6 @@
 """Workers that carry out one run after another: nothing of one reaches the next."""
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from layerlab.experiments.executors.worker_pool import Worker, WorkerPool
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG
 from layerlab.training import fresh_start
+from layerlab.training.fresh_start import FreshStart
 from layerlab.training.run_spec import RunSpec, write_run
 from tests.experiments.executors.test_local import POSIX, Heard
 from tests.support.forked import OwnFork
@@ -95,22 +97,33 @@ def test_a_worker_that_is_stopped_or_killed_is_replaced(
     assert len(started) == 2 and not any(one.is_running() for one in started)
 
 
+# Workers are copies of this process: to them, whatever is left is too much; or they are killed
+# between the end of a run and the answer.
 @pytest.mark.full
-def test_a_worker_that_keeps_memory_is_replaced_and_its_run_counts(
+@pytest.mark.parametrize(
+    ("place", "name", "one"),
+    [
+        (fresh_start, "LEFT", -(2**40)),
+        (FreshStart, "restore", lambda _: os.kill(os.getpid(), signal.SIGKILL)),
+    ],
+)
+def test_a_worker_that_keeps_memory_or_is_killed_is_replaced_and_its_run_counts(
+    place: object,
+    name: str,
+    one: object,
     small: RunSpec,  # noqa: F811
     tmp_path: Path,
     started: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = [seeded(small, 1), seeded(small, 2)]
-    # Workers are copies of this process: to them, whatever is left is too much.
-    monkeypatch.setattr(fresh_start, "LEFT", -(2**40))
+    monkeypatch.setattr(place, name, one)
     found = run_all(plan, tmp_path / "runs", RunSection(max_parallel=1))
     assert len(started) == 2 and not any(one.is_running() for one in started)
-    assert [(one.ending, one.attempts) for one in found] == [("finished", 1)] * 2
-    for run, one in zip(plan, found, strict=True):
+    assert [(each.ending, each.attempts) for each in found] == [("finished", 1)] * 2
+    for run, each in zip(plan, found, strict=True):
         alone = run_one(run, tmp_path / "alone" / run.name)
-        assert one.result is not None and one.result["weights"] == alone["weights"]
+        assert each.result is not None and each.result["weights"] == alone["weights"]
 
 
 @pytest.mark.full
