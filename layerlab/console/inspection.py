@@ -20,6 +20,7 @@ from layerlab.console.tables import printable
 from layerlab.console.units import duration
 
 PAUSE = 60.0  # seconds between two lines where there is no terminal
+PERIOD = 600.0  # seconds that the time left is estimated by: a layer of a large model takes minutes
 
 
 class InspectionBar(Display):
@@ -41,6 +42,7 @@ class InspectionBar(Display):
             TimeRemainingColumn(),
             console=console or error_console(),
             get_time=clock,
+            speed_estimate_period=PERIOD,
         )
         super().__init__(self.progress)
         self.task: TaskID | None = None

@@ -36,7 +36,7 @@ def test_a_bar_of_nothing_leaves_no_empty_line():
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_log_gets_a_line_a_minute(terminal):
-    file, seconds = io.StringIO(), count(0, 7.0)
+    file, seconds = io.StringIO(), count(0, 20.0)
     console = Console(file=file, force_terminal=terminal, width=80)
     with InspectionBar(console, clock=partial(next, seconds)) as bar:
         bar.begin("one", 100)
