@@ -33,10 +33,10 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, progress: Progress) -> N
     """
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:
-            waiting = _left(group, out)
+            waiting = _list_unfinished(group, out)
             stack.enter_context(lock_runs(out / run.name for run in waiting))
             # Meanwhile another process may have finished some, and gone.
-            waiting = _left(waiting, out)
+            waiting = _list_unfinished(waiting, out)
             for run in waiting:
                 stack.enter_context(lock_folder(out / run.name))
                 write_run(run, out / run.name)
@@ -44,7 +44,7 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, progress: Progress) -> N
             _together([_Sharing(run, out / run.name, progress) for run in waiting])
 
 
-def _left(runs: Iterable[RunSpec], out: Path) -> list[RunSpec]:
+def _list_unfinished(runs: Iterable[RunSpec], out: Path) -> list[RunSpec]:
     return [run for run in runs if read_finished_result(run, out / run.name) is None]
 
 
