@@ -1,14 +1,11 @@
 """A tokenizer, texts and models that are small enough to be adapted in a test."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.resize import ResizeResult, Resizing
-from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.tokenization.load import train_tokenizer
 
 LAW = ("the court held that the contract was void", "a party may appeal within ten days")
@@ -40,13 +37,3 @@ def llama(vocab: int = 300, seed: int = 0, width: int = 16) -> LlamaForCausalLM:
             max_position_embeddings=64,
         )
     )
-
-
-def resize(
-    model: PreTrainedModel,
-    base: PreTrainedTokenizerFast,
-    new: PreTrainedTokenizerFast,
-    beginning: EmbeddingSection = EmbeddingSection(),
-    kept: Sequence[int] | None = None,
-) -> ResizeResult:
-    return Resizing(model, base, new, kept).carry_out(beginning)

@@ -94,6 +94,29 @@ class ResizeResult:
         return {**asdict(self), "moved": list(self.moved)}
 
 
+def resize(
+    model: Any,
+    base: PreTrainedTokenizerFast,
+    new: PreTrainedTokenizerFast,
+    beginning: EmbeddingSection = EmbeddingSection(),
+    *,
+    kept: Sequence[int] | None = None,
+) -> ResizeResult:
+    """Give a model the rows of a new tokenizer, in place.
+
+    Args:
+        base: the tokenizer that the model has now.
+        new: the one that it gets: the base's tokens, and more behind them; or any with `kept`.
+        beginning: of new rows.
+        kept: for each token of the new tokenizer, in order, its id in the base; -1 for a new one.
+
+    Raises:
+        UserError: the tokenizers do not belong together or to the model, or it is of a kind that
+            cannot be resized: what was moved by then leaves it of no use.
+    """
+    return Resizing(model, base, new, kept).carry_out(beginning)
+
+
 class Resizing:
     """A model between two tokenizers, whose new rows can be initialised repeatedly."""
 

@@ -14,13 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from layerlab.adaptation.embeddings import compare_inits
 from layerlab.adaptation.embeddings.compare_inits import embed, read_sample
 from layerlab.adaptation.embeddings.init import STARTS
-from layerlab.adaptation.embeddings.resize import find_kept_rows
+from layerlab.adaptation.embeddings.resize import find_kept_rows, resize
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.cli.adapt.embeddings import embed as command
 from layerlab.data.sources import Text, TextChunk
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from tests.adaptation.embeddings.test_resize import BASE, NEW, OLD, chosen
-from tests.adaptation.small import resize
 from tests.support.refused import refuses
 
 TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}

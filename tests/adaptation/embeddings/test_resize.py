@@ -12,13 +12,12 @@ from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTra
 
 from layerlab import UserError, build
 from layerlab.adaptation.embeddings.init import STARTS
-from layerlab.adaptation.embeddings.resize import ResizeResult, find_kept_rows
+from layerlab.adaptation.embeddings.resize import ResizeResult, find_kept_rows, resize
 from layerlab.adaptation.embeddings.token_mapping import spell_tokens, token_strings
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.train import END
-from tests.adaptation.small import resize
 from tests.support.refused import refusal, refuses
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())

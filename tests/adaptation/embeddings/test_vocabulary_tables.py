@@ -10,10 +10,9 @@ from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.resize import find_kept_rows
+from layerlab.adaptation.embeddings.resize import find_kept_rows, resize
 from layerlab.adaptation.embeddings.special_tokens import list_ids
 from layerlab.recipes.adaptation_sections import EmbeddingSection
-from tests.adaptation.small import resize
 from tests.families.recipe import FAMILIES, UNBUILT, build
 from tests.support.refused import refusal
 
