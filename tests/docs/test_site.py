@@ -192,7 +192,8 @@ def test_a_browser_reads_it_from_disk_and_searches(site, browser):
         ("compare own variant with llama", "add-a-variant.html"),
         ("logit lens", "measures/lens.html"),
         ("ablation", "measures/ablation.html"),
-        ("weights only", "measures/matrices.html"),
+        ("weights only spectra", "measures/matrices.html"),
+        ("weights only differ", "measures/change.html"),
     ],
 )
 def test_a_search_finds_the_page_of_what_one_calls_it(site, browser, words, address):
