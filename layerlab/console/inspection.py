@@ -26,12 +26,13 @@ PERIOD = 600.0  # seconds that the time left is estimated by: a layer of a large
 class InspectionBar(Display):
     """One bar per model, on standard error, so that standard output stays clean for `--json`.
 
-    A log, where nothing can be drawn anew, gets a line a minute, and the bar at its end.
+    A log, where nothing can be drawn anew, gets at most a line a minute, and the bar at its end.
     """
 
     def __init__(
         self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        console = console or error_console()
         self.progress = RichProgress(
             TextColumn("{task.fields[model]}", markup=False),
             BarColumn(bar_width=24),
@@ -40,12 +41,14 @@ class InspectionBar(Display):
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console or error_console(),
+            console=console,
             get_time=clock,
             speed_estimate_period=PERIOD,
         )
         super().__init__(self.progress)
         self.task: TaskID | None = None
+        # A notebook with widgets draws anew as a terminal does.
+        self._live = console.is_terminal or console.is_jupyter
         self._clock, self._told = clock, clock()
 
     def begin(self, name: str, steps: int = 0) -> None:
@@ -66,14 +69,14 @@ class InspectionBar(Display):
             self.progress.update(self.task, completed=total, description="done")
 
     def _tell(self, task: Task) -> None:
-        console, now = self.progress.console, self._clock()
-        if console.is_terminal or now - self._told < PAUSE:
+        now = self._clock()
+        if self._live or now - self._told < PAUSE:
             return
         self._told = now
         left = task.time_remaining
         told = f"{task.fields['model']}: {task.percentage:.0f}%, {task.description}"
         told += "" if left is None else f", {duration(left)} left"
-        console.print(Text(told), soft_wrap=True)
+        self.progress.console.print(Text(told), soft_wrap=True)
 
     def _fill(self) -> None:
         self.end("")

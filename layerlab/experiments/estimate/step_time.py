@@ -96,7 +96,7 @@ def cached_step_times(
     pays for what else the machine did.
 
     Raises:
-        UserError: what was measured cannot be kept, or another process measures for ever.
+        UserError: what was measured cannot be kept, or another process measures for over an hour.
     """
     content = [[timeless(run) for run in runs.values()], versions(), SITTINGS]
     key = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()

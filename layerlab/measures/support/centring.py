@@ -45,6 +45,8 @@ def form_gram(
 ) -> Float[Tensor, "... row row"]:
     """Return A A^T of every matrix A, outside autograd.
 
+    Of `LARGE` rows and more, each block is multiplied with itself and those before it.
+
     Args:
         out: what it is written into.
 

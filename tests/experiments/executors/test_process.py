@@ -80,7 +80,7 @@ def test_a_run_that_is_silent_because_the_disk_is_full_says_so(tmp_path):
         assert "no space is left on the disk of" in outcome.text and "make room" in outcome.text
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no signals without a name")
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
 @pytest.mark.parametrize(
     ("ending", "why"),
     [
