@@ -81,11 +81,7 @@ CASES = {
     "bank of vectors": (_llama, peft.VBLoRAConfig(r=2, **BANK), False),
     "experts": (_mixtral, _lora("q_proj", target_parameters=EXPERTS), False),
     "scales": (_llama, peft.IA3Config(**IA3), False),
-    "turned": (
-        _llama,
-        peft.OFTConfig(r=0, oft_block_size=8, target_modules=["q_proj"]),
-        False,
-    ),
+    "turned": (_llama, peft.OFTConfig(r=0, oft_block_size=8, target_modules=["q_proj"]), False),
 }
 
 
