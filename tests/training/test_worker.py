@@ -244,7 +244,7 @@ def test_what_one_of_two_processes_is_told_stops_both_and_is_said_once(small, tm
 @POSIX
 @pytest.mark.parametrize("sign", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_process_that_hangs_or_dies_ends_the_other_in_one_line(sign, small, tmp_path):
-    both = begun(small, tmp_path / "run", **{"run.timeout_minutes": 0.05})
+    both = begun(small, tmp_path / "run", **{"run.timeout_minutes": 0.2})
     os.kill(both[1].process.pid, sign)
     first = both[0].wait(60.0)
     both[1].kill()
