@@ -22,8 +22,10 @@ PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --no-compile \
 READY := .venv/ready
 # The environment of make wheel, and where its commands run: outside this folder.
 WHEEL_VENV ?= .venv-wheel
-# Workers of the test suite; each works with one thread.
+# Workers of the test suite; each works with one thread. One that is done takes tests from another:
+# long ones stand together, and would leave the others idle at the end.
 WORKERS ?= 2
+SUITE = -m pytest -n $(WORKERS) --dist worksteal -ra
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test gpu triton torchtitan oldest newest sweeps studies wheel house style docs site clean distclean
@@ -48,7 +50,7 @@ demo: $(READY)
 	@echo "open report/report.html in a browser"
 
 test: $(READY)
-	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
+	$(BIN) $(SUITE) $(ARGS)
 
 gpu: $(READY)
 	@$(BIN) bench/gpu.py --minutes 8; bench=$$?; \
@@ -62,7 +64,7 @@ gpu: $(READY)
 	  $(PIP) --no-deps --target $@ triton==3.9.0
 
 triton: .venv/triton
-	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' $(ARGS) \
+	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) $(SUITE) -m 'full or not full' $(ARGS) \
 	  tests/numerics/formats/triton tests/measures/support/test_flash_products.py
 
 # torchtitan would bring other versions of what is tested here, and imports triton.
@@ -79,13 +81,13 @@ oldest newest:
 	.venv-$@/bin/python -m pip install --quiet hatchling editables
 	.venv-$@/bin/python -m pip install --quiet $(VERSIONS) \
 	  --no-build-isolation --editable '.[dev,docs,eval]'
-	.venv-$@/bin/python -m pytest -n $(WORKERS) -ra $(ARGS)
+	.venv-$@/bin/python $(SUITE) $(ARGS)
 
 studies: $(READY)
-	$(BIN) -m pytest -n $(WORKERS) -ra -m study tests/studies/test_fast.py
+	$(BIN) $(SUITE) -m study tests/studies/test_fast.py
 
 sweeps: $(READY)
-	$(BIN) -m pytest -n $(WORKERS) -ra -m full
+	$(BIN) $(SUITE) -m full
 
 # Each version of transformers has its own way to hand a model its cache.
 define GENERATE
