@@ -1,18 +1,19 @@
 """`layerlab.inspect`: from models and measures to a report."""
 
-import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
-from os import PathLike, fspath
+from os import fspath
 from typing import Any, Literal
 
-import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from layerlab.api.stages.inspected_models import (
+    InspectedModel,
+    InspectionRequest,
+    Model,
+    make_report,
+)
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.loading.checkpoint_series import expand_runs
@@ -22,10 +23,10 @@ from layerlab.loading.names import label_models, list_models
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.weights.hash import hash_tensors, hashing
-from layerlab.measures.drilldown import Wanted, details
+from layerlab.measures.drilldown import details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
-from layerlab.measures.readings import Readings, mean_loss, note_ahead, note_lacking, note_short
+from layerlab.measures.readings import mean_loss, note_ahead, note_lacking, note_short
 from layerlab.measures.runner import readings
 from layerlab.plugins import (
     File,
@@ -38,22 +39,16 @@ from layerlab.plugins import (
     with_other,
     with_saliency,
 )
-from layerlab.report.findings.find import find
-from layerlab.report.results.report import SCHEMA, Report
-from layerlab.report.results.source_notes import notes
-from layerlab.report.results.text_remarks import describe_text
+from layerlab.report.results.report import Report
 from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import one_at_a_time
 from layerlab.system.torch_settings import threads, usual_arithmetic
-from layerlab.system.untrusted.trust import granted_options, trust
-from layerlab.version import VERSION
+from layerlab.system.untrusted.trust import trust
 
-Model = str | PathLike[str] | PreTrainedModel
 LESS = (
     "type --device auto, which leaves on the processor what a device cannot hold, a smaller "
     "--context, or fewer --measures"
 )
-LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
 
 
 @one_at_a_time()
@@ -82,6 +77,7 @@ def inspect(
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
+    keep: Callable[[Report], None] | None = None,
 ) -> Report:
     """Measure one or several causal language models, layer by layer.
 
@@ -120,6 +116,8 @@ def inspect(
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
+        keep: of several models, is given the report of those that are finished before the next one
+            is begun, to save it in case that one fails.
 
     Returns:
         A report; it shows itself in a notebook.
@@ -155,30 +153,20 @@ def inspect(
         load=[str(one) for one in paths(load)],
     )
     with trust(trust_remote_code, allow_unused=allow_unused):
-        return run_inspection(job, progress=progress)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InspectionRequest:
-    """An inspection that is ready to run: everything the user gave, checked.
-
-    Attributes:
-        named: whether the user named the measures.
-    """
-
-    models: Sequence[Model]
-    passage: TextInput
-    measures: Sequence[Measure]
-    named: bool = False
-    tokenizer: PreTrainedTokenizerBase | None = None
-    device: str | None = None
-    dtype: str | None = None
-    load: Sequence[str] = ()
+        return run_inspection(job, progress=progress, keep=keep)
 
 
 @explain_memory(LESS)
-def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
+def run_inspection(
+    job: InspectionRequest,
+    *,
+    progress: bool = True,
+    keep: Callable[[Report], None] | None = None,
+) -> Report:
     """Do an inspection; one model is in memory at a time.
+
+    Args:
+        keep: as `inspect` takes it.
 
     Raises:
         UserError: a model or its text cannot be read, or memory does not suffice.
@@ -187,34 +175,15 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     check_named(models)
     with ExitStack() as stack:
         shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
-        parts = [
-            _measure(job, model, name, shown)
-            for model, name in zip(models, label_models(models), strict=True)
-        ]
-    return _report(parts, replace(job, measures=_leave_out(parts, job)))
+        parts: list[InspectedModel] = []
+        for model, name in zip(models, label_models(models), strict=True):
+            if parts and keep is not None:
+                keep(make_report(parts, job))
+            parts.append(_measure(job, model, name, shown))
+    return make_report(parts, job)
 
 
-def _leave_out(parts: Sequence["_Part"], job: InspectionRequest) -> list[Measure]:
-    """Return the measures without those of modules that none of the models has, if not named."""
-    return [
-        one
-        for one in job.measures
-        if job.named or not one.rare or any(one.name not in part.found.refused for part in parts)
-    ]
-
-
-@dataclass
-class _Part:
-    """The contribution of one model."""
-
-    card: dict[str, Any]
-    found: Readings
-    text: list[dict[str, Any]]
-    tokens: str | None  # a hash of what it has read
-    details: dict[Wanted, dict[str, Any]] = field(default_factory=dict)
-
-
-def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:
+def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> InspectedModel:
     named = model if isinstance(model, PreTrainedModel) else str(model)
     weights_only = all(measure.needs <= WEIGHTS for measure in job.measures)
     subject = load_model(
@@ -243,12 +212,8 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
             "reads_ahead": ahead,
         }
         tokens = hash_tensors((str(index), ids) for index, ids in enumerate(pieces))
-        part = _Part(card, found, _excerpts(subject, pieces), tokens)
-        head = {"models": [card], "measures": _declare([part], job.measures), "text": {}}
-        wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
-        part.details = details(
-            subject, pieces, {request for request in wanted if request is not None}
-        )
+        part = InspectedModel(card, found, _excerpts(subject, pieces), tokens)
+        part.details = details(subject, pieces, part.find_wanted(job.measures))
     return part
 
 
@@ -276,124 +241,3 @@ def _excerpts(subject: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict
         }
         for index, ids in enumerate(pieces)
     ]
-
-
-def _frames(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, pd.DataFrame]:
-    """Return one table per measure: model, the columns that name a row, the readings."""
-    frames = {}
-    for measure in measures:
-        rows = [
-            {"model": part.card["name"], **row}
-            for part in parts
-            for row in part.found.rows.get(measure.name, ())
-        ]
-        columns = ["model", *measure.per, *measure.columns]
-        frames[measure.name] = pd.DataFrame(rows, columns=columns)
-    return frames
-
-
-def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[str, Any]]:
-    """Return the measures as a report knows them: without functions, with what did not apply."""
-    entries = []
-    for measure in measures:
-        refused = [
-            {"model": part.card["name"], "reason": part.found.refused[measure.name]}
-            for part in parts
-            if measure.name in part.found.refused
-        ]
-        remarks = [
-            note if note.startswith(f"{part.card['name']}: ") else f"{part.card['name']}: {note}"
-            for part in parts
-            for note in part.found.notes.get(measure.name, ())
-        ]
-        entries.append(
-            {
-                **{
-                    name: getattr(measure, name)
-                    for name in ("name", "title", "unit", "source", "about", "equation", "better")
-                },
-                "per": list(measure.per),
-                "columns": dict(measure.columns),
-                "plot": list(measure.plot),
-                "roles": dict(measure.roles),
-                "typed": list(measure.typed),
-                "options": dict(measure.options),
-                "bounds": [vars(bound) for bound in measure.bound],
-                "limits": list(measure.limits),
-                "band": None if measure.band is None else vars(measure.band),
-                "not_applicable": refused,
-                "notes": remarks,
-            }
-        )
-    return entries
-
-
-def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, Any]:
-    """Return the pictures of measures, by measure, then by model."""
-    found = {
-        measure.name: {
-            part.card["name"]: part.found.pictures[measure.name]
-            for part in parts
-            if measure.name in part.found.pictures
-        }
-        for measure in measures
-    }
-    return {name: pictures for name, pictures in found.items() if pictures}
-
-
-def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
-    """Return all but the tables and what follows from them: enough to repeat the inspection."""
-    readers = [part for part in parts if part.card["loss_nats"] is not None]
-    return {
-        "schema": SCHEMA,
-        "layerlab": VERSION,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "options": {
-            "models": [part.card["source"] for part in parts],
-            "text": job.passage.source,
-            "samples": job.passage.samples,
-            "context": job.passage.context,
-            "measures": {measure.name: dict(measure.options) for measure in job.measures},
-            "device": job.device,
-            "dtype": job.dtype,
-            "load": list(job.load) or None,
-            **granted_options(),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            **{library: version(library) for library in LIBRARIES},
-        },
-        "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
-        "models": [part.card for part in parts],
-        "text": {
-            "source": job.passage.source,
-            "hash": job.passage.hash,
-            "hashed": job.passage.hash_source,
-            "sequences": parts[0].text,
-            "remarks": describe_text(
-                [part.tokens for part in readers],
-                fewest=min((len(part.text) for part in readers), default=0),
-                samples=job.passage.samples,
-            ),
-        },
-        "measures": _declare(parts, job.measures),
-    }
-
-
-def _report(parts: Sequence[_Part], job: InspectionRequest) -> Report:
-    frames = _frames(parts, job.measures)
-    head = _head(parts, job)
-    findings = find(head, frames)
-    pictures = {request: view for part in parts for request, view in part.details.items()}
-    content = {
-        **head,
-        "findings": [finding.to_dict() for finding in findings],
-        "details": {
-            finding.detail: pictures[finding.wanted]
-            for finding in findings
-            if finding.detail is not None and finding.wanted in pictures
-        },
-        "notes": notes(frames, head["models"]),
-        "pictures": _pictures(parts, job.measures),
-    }
-    return Report(content, frames)

@@ -1,6 +1,7 @@
 """`layerlab inspect`; heavy imports only inside."""
 
 import webbrowser
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -157,24 +158,28 @@ def inspect(
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api.inspect import inspect
+    from layerlab.report.results.finished_models import keep_finished
 
-    report = inspect(
-        models or None,
-        texts=read,
-        measures=measures,
-        device=device,
-        dtype=dtype,
-        formats=formats,
-        backward=backward,
-        saliency=saliency,
-        target=target,
-        foil=foil,
-        features=features,
-        against=against,
-        weights=weights,
-        load=load or (),
-        progress=not quiet,
-    )
+    with ExitStack() as stack:
+        keep = None if folder is None else stack.enter_context(keep_finished(folder, lang))
+        report = inspect(
+            models or None,
+            texts=read,
+            measures=measures,
+            device=device,
+            dtype=dtype,
+            formats=formats,
+            backward=backward,
+            saliency=saliency,
+            target=target,
+            foil=foil,
+            features=features,
+            against=against,
+            weights=weights,
+            load=load or (),
+            progress=not quiet,
+            keep=keep,
+        )
     if folder is not None:
         drawn = None if figures is None else figures.value
         report.save(folder, figures=drawn, lang=lang, before=before)

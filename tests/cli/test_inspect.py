@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
 import pytest
 
-from layerlab import load_report
+from layerlab import builtin, load_report
 from tests.cli.several import several
 from tests.support.forked import Forked, python
 
@@ -135,8 +136,6 @@ def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
     import torch
     from transformers import AutoTokenizer
 
-    from layerlab import builtin
-
     model = tiny("gpt2", vocab_size=512)
     with torch.no_grad():
         model.transformer.h[0].mlp.c_fc.weight[0, 0] = torch.nan
@@ -236,11 +235,24 @@ def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
         assert done.returncode == -kill
 
 
+def test_what_is_finished_outlives_a_model_that_cannot_be_read(tmp_path):
+    shutil.copytree(builtin.path("llama"), tmp_path / "bad")
+    (tmp_path / "bad" / "model.safetensors").write_bytes(b"half")
+    done = layerlab("inspect", "llama", "bad", *QUICK, "--lang", "zh", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "damaged" in done.stderr.splitlines()[-1]
+    assert done.stderr.endswith(
+        "1 model was finished before: the report is in layerlab-report-unfinished\n"
+    )
+    kept = tmp_path / "layerlab-report-unfinished"
+    assert [card["name"] for card in load_report(kept).models] == ["llama"]
+    assert 'lang="zh' in (kept / "report.html").read_text()
+    assert not (tmp_path / "layerlab-report").exists()
+
+
 @pytest.mark.full
 def test_a_model_name_is_never_read_as_markup(tiny, tmp_path):
     from transformers import AutoTokenizer
-
-    from layerlab import builtin
 
     name = "[bold]\x1b[31mhostile[red]"
     tiny("gpt2", vocab_size=512).save_pretrained(tmp_path / name)

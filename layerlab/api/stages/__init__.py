@@ -1,1 +1,1 @@
-"""Steps of the commands: stages of an adaptation, scores of finished models, verdicts on logs."""
+"""Steps of the commands: inspected models, stages of an adaptation, scores, verdicts on logs."""

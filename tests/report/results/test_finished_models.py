@@ -1,0 +1,85 @@
+import signal
+from pathlib import Path
+
+import pytest
+
+from layerlab.errors import Interrupted, UserError
+from layerlab.report.results import finished_models
+from layerlab.report.results.finished_models import keep_finished
+from layerlab.report.results.report import Report, load_report
+from layerlab.system.signals import Stopped
+from tests.report.support.reading import card, content, frames, measures
+from tests.support.refused import refuses
+
+
+def of(*names: str) -> Report:
+    stream = [one for one in measures() if one["name"] == "stream"]
+    whole = content(*map(card, names), measures=stream)
+    return Report(whole, {"stream": frames(*names)["stream"]})
+
+
+def fail(folder: Path, error: BaseException, *finished: Report) -> None:
+    with keep_finished(folder) as keep:
+        for one in finished:
+            keep(one)
+        raise error
+
+
+def test_where_the_next_model_fails_the_report_of_those_before_stays(tmp_path):
+    wanted = tmp_path / "out"
+    bad = UserError("c is damaged; copy it anew")
+    said = refuses("^c is damaged; copy it anew; 2 models were ", fail, wanted, bad, of("a", "b"))
+    assert said.endswith("finished before: the report is in " + str(tmp_path / "out-unfinished"))
+    assert [one["name"] for one in load_report(tmp_path / "out-unfinished").models] == ["a", "b"]
+    assert not wanted.exists()
+
+
+def test_an_earlier_report_is_not_lost_for_half_a_new_one(tmp_path):
+    wanted = tmp_path / "out"
+    of("a", "b").save(wanted)
+    before = (wanted / "report.json").read_bytes()
+    refuses("1 model was finished before", fail, wanted, UserError("c"), of("a"))
+    assert (wanted / "report.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [(KeyboardInterrupt(), 130), (Stopped(128 + signal.SIGTERM), 143)],
+)
+def test_an_interruption_keeps_its_code(stop, code, tmp_path):
+    with pytest.raises(Interrupted, match="interrupted; 1 model was finished before") as caught:
+        fail(tmp_path / "out", stop, of("a"))
+    assert caught.value.code == code and (tmp_path / "out-unfinished").exists()
+
+
+@pytest.mark.parametrize("error", [UserError("c"), KeyboardInterrupt(), MemoryError()])
+def test_without_a_finished_model_nothing_is_written(error, tmp_path):
+    with pytest.raises(type(error)) as caught:
+        fail(tmp_path / "out", error)
+    assert caught.value is error and not list(tmp_path.iterdir())
+
+
+def test_an_error_that_nobody_foresaw_stays_and_keeps_the_report(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        fail(tmp_path / "out", ZeroDivisionError(), of("a"))
+    assert (tmp_path / "out-unfinished" / "report.json").exists()
+
+
+def test_what_somebody_else_keeps_under_that_name_stays_and_the_loss_is_said(tmp_path):
+    theirs = tmp_path / "out-unfinished" / "thesis.tex"
+    theirs.parent.mkdir()
+    theirs.write_text("hard work")
+    said = refuses("^c; 1 model was finished ", fail, tmp_path / "out", UserError("c"), of("a"))
+    assert "and the report is lost: " in said and "holds something other than a report" in said
+    assert theirs.read_text() == "hard work"
+
+
+def test_what_is_finished_is_saved_now_and_then_and_goes_with_the_whole(tmp_path, monkeypatch):
+    saved = tmp_path / "out-unfinished"
+    with keep_finished(tmp_path / "out") as keep:
+        keep(of("a"))
+        assert not saved.exists()  # the next one may take a second
+        monkeypatch.setattr(finished_models, "PAUSE", 0)
+        keep(of("a", "b"))
+        assert len(load_report(saved).models) == 2
+    assert not list(tmp_path.iterdir())
