@@ -26,6 +26,7 @@ from layerlab.experiments.executors.local import (
 )
 from layerlab.experiments.executors.lockstep import run_in_lockstep
 from layerlab.experiments.executors.parallel_trial import choose_parallel
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
 from layerlab.experiments.plan.ladder import Rung, baseline_of, name_size, plan_rungs
@@ -190,7 +191,8 @@ def _settle(task: PreparedRecipe, progress: Progress) -> RunSection:
     left = [run for run in task.runs if read_finished_result(run, task.folder(run)) is None]
     if len(left) < 2:
         return settings
-    choice = choose_parallel(left, settings, progress)
+    with lock_runs(map(task.folder, left)):  # else a second command would try as well, beside it
+        choice = choose_parallel(left, settings, progress)
     progress.note(choice.text)
     return settings.model_copy(update={"max_parallel": choice.count})
 

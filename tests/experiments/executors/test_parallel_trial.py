@@ -25,6 +25,7 @@ from layerlab.experiments.executors.parallel_trial import (
     list_candidates,
     pick,
 )
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.session import prepare, run
 from layerlab.experiments.training_plan import TrainingPlan
 from layerlab.recipes.training_sections import RunSection
@@ -34,6 +35,7 @@ from layerlab.training.run_spec import RunSpec
 from layerlab.training.trainer import Trainer
 from tests.experiments.executors.test_local import POSIX, Heard
 from tests.support.forked import OwnFork
+from tests.support.refused import refuses
 from tests.training.test_worker import SMALL, WORDS, small  # noqa: F401
 
 # What Python says of a fork while another thread waits, as that of xdist does.
@@ -165,6 +167,9 @@ def test_runs_go_on_as_it_was_chosen(count, two, tmp_path, monkeypatch):
         ),
     )
     task = prepare(content, tmp_path, progress=False)
+    with lock_runs([task.folder(task.runs[-1])]), monkeypatch.context() as patch:
+        patch.setattr("layerlab.experiments.session.choose_parallel", None)
+        refuses("another run is writing", run, task, progress=False)
     (told,) = TrainingPlan(task, []).remarks()
     assert told.startswith('run.max_parallel is "auto": a trial of about a minute')
     outcomes = run(task, progress=False)
