@@ -57,6 +57,9 @@ def write_folder(
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
+            with suppress(OSError):  # safetensors heeds no umask: nobody else could read a model
+                for weights in partial.rglob("*.safetensors"):
+                    weights.chmod(partial.stat().st_mode & 0o666)
             if isinstance(like, OnlyOwn):
                 own = {name: _identify(path) for name, path in _paths(partial).items()}
                 (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
@@ -174,10 +177,9 @@ def force_folder_to_disk(folder: Path) -> None:
 
 def from_here(path: Path) -> str:
     """Return a path as one types it: relative to the current folder where it lies below."""
-    try:
+    with suppress(OSError, ValueError):  # it lies elsewhere, or the current folder is gone
         return str(path.relative_to(Path.cwd()))
-    except (OSError, ValueError):  # it lies elsewhere, or the current folder is gone
-        return str(path)
+    return str(path)
 
 
 def check_regular(path: Path) -> None:
@@ -392,9 +394,7 @@ def _parents(target: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for parent in made:
-            try:
+        with suppress(OSError):
+            for parent in made:
                 parent.rmdir()
-            except OSError:
-                break
         raise

@@ -1,6 +1,10 @@
+import os
+import stat
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from layerlab.system.files import check_folder, from_here, write_folder
 from layerlab.system.locks import lock_folder
@@ -31,3 +35,22 @@ def test_no_folder_is_made_where_a_link_leads_to_nothing(name, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "elsewhere").mkdir()  # a folder may be reached by a link
     write_folder(tmp_path / "out" / "below", lambda one: None, "model")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+@pytest.mark.parametrize("umask", [0o022, 0o007, 0o077])
+def test_weights_may_be_read_by_whom_the_umask_lets(umask, tmp_path):
+    def fill(empty: Path) -> None:
+        (empty / "below").mkdir()
+        for place in (empty, empty / "below"):
+            save_file({"a": torch.zeros(2)}, place / "model.safetensors")
+            (place / "config.json").write_text("{}")
+
+    before = os.umask(umask)
+    try:
+        out = write_folder(tmp_path / "out", fill, "model")
+    finally:
+        os.umask(before)
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert len(files) == 4
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o666 & ~umask}
