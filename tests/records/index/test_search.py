@@ -238,6 +238,7 @@ def test_a_study_counts_its_verdicts(tmp_path):
         ("result.json", {"exit": 0}, "it has no name"),
         ("events.jsonl", "", "manifest.json: No such file"),
         ("campaign.json", [], "it is no table"),
+        ("ledger.jsonl", "", "it has no baseline"),
     ],
 )
 def test_what_is_damaged_or_of_another_program_says_why(name, content, reason, tmp_path):
