@@ -1,14 +1,17 @@
 """Remarks on somebody's logs beside a verdict: what may be other than it looks."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from layerlab.experiments.log_values import number_seeds
 from layerlab.logs.loss_names import HELD_OUT
 from layerlab.logs.training_log import TrainingLog
 from layerlab.validation import short_repr
 
 MOST = 4  # runs that a remark names
+SEEDS = 20  # seeds that it does
 ALIKE = 0.05  # by which tokens of an update may differ, as where padding is not counted
 
 
@@ -24,6 +27,7 @@ def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
         *_describe_tokens(logs),
         *_describe_updates(logs),
         *_describe_seeds(logs),
+        *_describe_numbers(logs),
     ]
 
 
@@ -113,6 +117,18 @@ def _describe_seeds(logs: Sequence[TrainingLog]) -> Iterator[str]:
             f"{len(told)} configurations have other seeds than those by which runs are paired, as "
             f"{', '.join(told[:MOST])}"
         )
+
+
+def _describe_numbers(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on seeds that stand under another number than their word."""
+    numbers = number_seeds(logs)
+    words = {numbers[id(one)]: one.seed for one in logs if one.seed is not None}
+    # s1 and 01 are taken for 1 anyway.
+    own = {one for one, word in words.items() if re.fullmatch(rf"(.*\D)?0*{one}", word)}
+    told = [f"{one} = {words[one]}" for one in sorted(words.keys() - own)]
+    if told:
+        shown = ", ".join(told[:SEEDS]) + (", ..." if len(told) > SEEDS else "")
+        yield f"seeds that are words stand here under numbers: {shown}"
 
 
 def _describe_updates(logs: Sequence[TrainingLog]) -> Iterator[str]:

@@ -249,6 +249,8 @@ def explain(error: "ValidationError") -> str:
     message = one["msg"].removeprefix("Value error, ")
     if one["type"] == "missing":
         return f"it has no {key}"
+    if one["type"] == "model_type" and not key:
+        return "it is no table"
     return f"its {key} is {short_repr(one['input'])}: {message}" if key else message
 
 

@@ -91,6 +91,23 @@ def test_steps_to_a_loss_count_those_that_never_reach_it():
     assert row["against_mean"] == pytest.approx(55.0, abs=1e-3)
 
 
+def test_seeds_that_are_left_are_not_said_to_be_none():
+    ends = {"plain": [3.0, 3.1, 4.0], "wide": [3.2, 3.0, 3.1]}
+    logs = [log(arm, n, end) for arm, own in ends.items() for n, end in enumerate(own)]
+    (row,) = judged(logs, JudgedStep(target=3.5))["measures"]
+    assert row["verdict"] == "diverged" and "over the seeds left (2) it is" in row["said"]
+    assert row["said"].startswith("no verdict on steps:3.5 of wide and plain: 0 of 3 runs against")
+
+
+def test_each_value_stands_below_its_own_seed_where_arms_have_unlike_ones():
+    seeds = {"plain": (1, 2), "early": (1, 2, 7), "late": (2, 5)}
+    logs = [log(arm, n, 3.0 + n / 1e3) for arm, own in seeds.items() for n in own]
+    found = judged(logs, JudgedStep(target=3.5))
+    rows = [[(at["seed"], at["value"] is None) for at in row["seeds"]] for row in found["measures"]]
+    assert rows[0] == [(1, False), (2, False), (5, True), (7, False)]
+    assert rows[1] == [(1, True), (2, False), (5, False), (7, True)]
+
+
 def test_steps_to_a_loss_are_those_of_all_readings_though_a_picture_shows_fewer():
     steps = np.arange(1.0, 5001.0)
     logs = [

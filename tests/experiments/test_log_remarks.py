@@ -179,3 +179,15 @@ def test_seeds_of_configurations_are_held_against_those_of_pairs():
     others = list_remarks([replace(one, config={"seed": 42}) for one in logs])
     (told,) = [one for one in others if "other seeds" in one]
     assert told.startswith("8 configurations have other seeds") and "plain, seed 0 (42)" in told
+
+
+def test_seeds_that_are_words_are_told_with_their_numbers():
+    # In the order of the words 10 comes before 2, and a verdict tells of seed 2.
+    words = {0: "s1", 1: "s10", 2: "s2", 3: "s3"}
+    named = [replace(one, seed=words[int(one.seed or 0)]) for one in pair()]
+    (told,) = [one for one in judged(named)["remarks"] if "under numbers" in one]
+    assert told.endswith("under numbers: 2 = s10, 3 = s2, 4 = s3")
+    padded = [replace(one, seed=f"s0{int(one.seed or 0) + 1}") for one in pair()]
+    assert not any("under numbers" in one for one in judged(padded)["remarks"])
+    many = [log(arm, f"w{n:02}", 3 + n / 97) for arm in ("a", "b") for n in range(30)]
+    assert judged(many)["remarks"][-1].endswith("20 = w19, ...")

@@ -54,6 +54,8 @@ def read(folder: Path) -> Summary:
             words[line.verdict.idea] = line.verdict.verdict
         elif line.idea is not None:
             words[line.idea] = "undecided"
+    if not baseline:
+        raise ValueError("it has no baseline")
     return _summarize(folder, baseline, list(words.values()))
 
 

@@ -236,7 +236,9 @@ def test_a_study_counts_its_verdicts(tmp_path):
         ("results.json", {**scored(), "groups": [{"arm": 3}]}, "its groups.0.arm is 3"),
         ("comparison.json", {"name": "x" * 9_000}, "it has no metric"),
         ("result.json", {"exit": 0}, "it has no name"),
-        ("events.jsonl", "", "No such file"),
+        ("events.jsonl", "", "manifest.json: No such file"),
+        ("campaign.json", [], "it is no table"),
+        ("ledger.jsonl", "", "it has no baseline"),
     ],
 )
 def test_what_is_damaged_or_of_another_program_says_why(name, content, reason, tmp_path):

@@ -79,11 +79,12 @@ def _words(measure: str, section: CompareSection) -> tuple[VerdictWord, VerdictW
 
 
 def _pairs(measure: str, stage: Look, test: PairTest) -> list[dict[str, Any]]:
-    """Return what an arm and its baseline have at each seed, and their difference."""
+    """Return what an arm and its baseline have at each seed of any arm, and their difference."""
     ours, theirs = (
         read_runs(measure, side.runs, side.metric)
         for side in (stage.sides[test.arm], stage.sides[test.baseline])
     )
+    every = sorted({seed for side in stage.sides.values() for seed in side.runs})
     return [
         {
             "seed": seed,
@@ -91,7 +92,7 @@ def _pairs(measure: str, stage: Look, test: PairTest) -> list[dict[str, Any]]:
             "baseline": theirs.get(seed),
             "difference": ours[seed] - theirs[seed] if seed in ours and seed in theirs else None,
         }
-        for seed in stage.section.seeds or sorted({*ours, *theirs})  # logs have none planned
+        for seed in stage.section.seeds or every  # logs have none planned
     ]
 
 
@@ -120,6 +121,8 @@ def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     if word == "identical":
         return f"{measure} of {case.arm} is that of {case.baseline} at every seed"
     lack = explain_lack(case, "no seed has it for both")
+    if word == "diverged" and case.difference.n > 1:
+        lack, told = why, ""
     return f"no verdict on {measure} of {case.arm} and {case.baseline}: {lack}{told}"
 
 
