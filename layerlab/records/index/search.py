@@ -137,7 +137,7 @@ def _summary(folder: Path, kind: Kind, links: frozenset[str]) -> Summary:
     except ValidationError as error:
         why = explain(error)
     except OSError as error:
-        why = f"{Path(str(error.filename)).name}: {error.strerror or error}"
+        why = f"{Path(str(error.filename or folder)).name}: {error.strerror or error}"
     except JSONDecodeError as error:
         why = f"it is not JSON: {error}"
     except (UserError, ValueError) as error:
