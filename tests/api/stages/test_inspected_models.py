@@ -32,11 +32,12 @@ def part(name: str, *, loss: float | None = 2.5, tokens: str = "t", **found: Any
 
 
 def test_the_command_of_a_report_is_what_was_asked_for():
+    job = replace(JOB, measures=resolve(["dimension(epsilon=0.8)"]))
     with trust(True, allow_unused=True):
-        report = make_report([part("a"), part("b")], JOB)
+        report = make_report([part("a", rows={}), part("b", rows={})], job)
     assert inspect(report.to_dict()) == (
         "layerlab inspect models/a models/b --text law.txt --samples 2 --context 12 "
-        "--measures stream --device cpu --dtype bfloat16 --load mine.py "
+        "--measures 'dimension(epsilon=0.8)' --device cpu --dtype bfloat16 --load mine.py "
         "--trust-remote-code --allow-unused"
     )
 
