@@ -213,15 +213,30 @@ def test_arms_whose_updates_take_the_same_are_measured_once(monkeypatch):
 
 
 @pytest.mark.full
-def test_what_is_too_long_is_measured_on_less():
-    run = plan(recipe({"width": 64, "context": 256}), EXTENT)[0]
-    flops = flops_per_token(run.recipe).full
+def test_what_is_too_long_is_measured_on_less(operations):
+    """As if the machine were so slow that a pass had time for a third of a block."""
+    run, short = (plan(recipe({"width": 64, "context": n}), EXTENT)[0] for n in (256, 80))
+    flops, fewer = (flops_per_token(one.recipe).full for one in (run, short))
     whole = measure_step_time(run, flops, 1e11)
-    # As if the machine were so slow that a pass had time for a third of a block.
-    part = measure_step_time(run, flops, 80 * flops / (step_time.PASS * step_time.ASSUMED))
-    assert part.update is not None and whole.update is not None
-    assert 0.3 < part.update / whole.update < 8
+    part = measure_step_time(run, flops, 80.5 * flops / (step_time.PASS * step_time.ASSUMED))
     assert part.activations == pytest.approx(whole.activations, rel=0.2)
+    # One row of 80 tokens takes as many operations as 16 of 256, or nearly so.
+    assert part.update and whole.update and part.forward and whole.forward
+    scale = 16 * 256 / 80 * flops / fewer
+    assert part.forward == pytest.approx(whole.forward * scale, rel=0.05)
+    # The optimizer's step does not grow with the tokens.
+    assert part.forward < part.update < whole.update * scale
+
+
+@pytest.mark.full
+def test_each_of_two_processes_takes_half_of_the_rows(operations):
+    alone, half = (
+        plan(recipe({"width": 48, "context": 32}, run={"num_processes": count}), EXTENT)[0]
+        for count in (1, 2)
+    )
+    flops = flops_per_token(alone.recipe).full
+    times = [measure_step_time(run, flops, 1e11).update for run in (alone, half)]
+    assert times[0] == times[1]  # as many operations, on half as many rows each
 
 
 def test_measuring_leaves_random_state_and_threads_alone():

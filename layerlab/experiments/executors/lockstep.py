@@ -71,7 +71,7 @@ def _together(trainings: list[_Sharing]) -> None:
             for training in [one for one in trainings if one.done]:
                 training.finish()
                 trainings.remove(training)
-            if halt.wanted and trainings:
+            if halt.wanted:
                 for training in trainings:
                     training.checkpoint()
                 halt.leave()

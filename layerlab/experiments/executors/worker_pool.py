@@ -5,7 +5,6 @@ A run whose process crashes, stops or leaks takes its worker along, and the next
 
 import json
 import os
-import signal
 import subprocess
 import threading
 from collections import defaultdict
@@ -145,10 +144,10 @@ class WorkerRun:
     def find_delay(self) -> None:
         """Return why the run has not begun; a local one never waits."""
 
-    def stop(self, sign: int = signal.SIGTERM) -> None:
+    def stop(self) -> None:
         """Ask for a checkpoint and an end."""
         if self.code() is None:
-            self._worker.process.send_signal(sign)
+            self._worker.process.terminate()
 
     def kill(self) -> None:
         """End it at once, and what it has started."""

@@ -23,9 +23,11 @@ from layerlab.recipes.checks import check_lockstep
 from layerlab.recipes.training import make_recipe
 from layerlab.records.result import read_result
 from layerlab.system.hardware import with_threads
+from layerlab.system.locks import lock_folder
 from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.trainer import Trainer, train_run
+from tests.support.refused import refuses
 
 SMALL: dict[str, Any] = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
@@ -72,8 +74,8 @@ def test_each_arm_has_the_threads_that_it_asks_for(tmp_path, monkeypatch, cache)
         own(self)
 
     seen: list[tuple[str, int]] = []
-    own = Trainer.advance
-    monkeypatch.setattr(Trainer, "advance", noted)
+    own = Trainer._evaluate  # before the first update and after the last
+    monkeypatch.setattr(Trainer, "_evaluate", noted)
     more = {"name": "more", "variant": "llama", "set": {"run.threads": 3}}
     before = torch.get_num_threads()
     with with_threads(2):
@@ -98,6 +100,8 @@ def test_a_signal_leaves_a_checkpoint_of_every_arm_to_go_on_from(tmp_path, monke
     def stopped(self: Trainer) -> None:
         own(self)
         if self.run.arm == "history-3" and self.update == 2:
+            for run in runs:
+                refuses("another run is writing to", lock_folder(out / run.name).__enter__)
             os.kill(os.getpid(), signal.SIGTERM)
 
     # None of them would leave one by itself before its end.
@@ -117,6 +121,32 @@ def test_a_signal_leaves_a_checkpoint_of_every_arm_to_go_on_from(tmp_path, monke
     for run in runs:
         found = read_result(out / run.name)
         assert found["weights"] == train_run(run, tmp_path / "alone" / run.name)["weights"]
+
+
+@pytest.mark.full
+def test_a_signal_in_the_last_update_of_a_seed_keeps_the_next_from_beginning(
+    tmp_path, monkeypatch, cache
+):
+    def stopped(self: Trainer) -> None:
+        own(self)
+        if self.run.arm == "history-3" and self.done:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    runs, own = planned(seeds=[1, 2]), Trainer.advance
+    monkeypatch.setattr(Trainer, "advance", stopped)
+    with pytest.raises(Stopped):
+        run_in_lockstep(runs, tmp_path, NullProgress())
+    finished = {run.seed: read_result(tmp_path / run.name) is not None for run in runs}
+    assert finished == {1: True, 2: False}
+
+
+def test_memory_that_runs_out_is_one_line(tmp_path, monkeypatch, cache):
+    def fail(self: Trainer) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Trainer, "start", fail)
+    said = "out of memory .*; write a smaller train.micro_batch_size"
+    refuses(said, run_in_lockstep, planned(seeds=[1]), tmp_path, NullProgress())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Workers that carry out one run after another: nothing of one reaches the next."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,9 +16,11 @@ from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.executors.worker_pool import Worker, WorkerPool
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG
+from layerlab.system.untrusted.trust import GRANTS, trust
 from layerlab.training import fresh_start
 from layerlab.training.fresh_start import FreshStart
 from layerlab.training.run_spec import RunSpec, write_run
+from layerlab.training.worker import PARENT
 from tests.experiments.executors.test_local import POSIX, Heard
 from tests.support.forked import OwnFork
 from tests.training.test_worker import small  # noqa: F401
@@ -88,13 +91,48 @@ def test_a_worker_that_is_stopped_or_killed_is_replaced(
         work.stop()
         assert wait_for(lambda: work.code() is not None, 60)
         assert work.code() == 128 + signal.SIGTERM and any(kept.glob("*")), work.words()
+        with (folder / LOG).open("a") as log:
+            log.write("What an earlier attempt ended with.\n")
         again = pool.start(folder, PLACE)
         assert wait_for(lambda: (folder / "manifest.json").exists(), 60) and again.code() is None
         again.kill()
         assert again.code() == -signal.SIGKILL and again.code() is not None
+        assert again.words() == []
     finally:
         pool.close()
     assert len(started) == 2 and not any(one.is_running() for one in started)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no cores to choose: not Linux")
+def test_a_worker_computes_in_its_slot_and_may_do_what_is_granted_here(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    with trust(trust_remote_code=True):
+        worker = Worker(RunSlot(threads=3, cores=(core,), gpus="7"), tmp_path / LOG)
+    try:
+        process = psutil.Process(worker.process.pid)
+        given = process.environ()
+        assert (given["OMP_NUM_THREADS"], given["CUDA_VISIBLE_DEVICES"]) == ("3", "7")
+        assert json.loads(given[GRANTS])["remote_code"] and given[PARENT] == str(os.getpid())
+        assert process.cpu_affinity() == [core]
+    finally:
+        worker.close()
+
+
+@pytest.mark.full
+def test_an_idle_worker_takes_runs_of_its_own_slot_alone(
+    small: RunSpec,  # noqa: F811
+    tmp_path: Path,
+    started: list[psutil.Process],
+) -> None:
+    write_run(small, tmp_path)
+    pool = WorkerPool()
+    try:
+        for slot in (PLACE, RunSlot(threads=1, gpus="1"), PLACE):
+            work = pool.start(tmp_path, slot)
+            assert wait_for(lambda work=work: work.code() is not None, 60) and work.code() == 0
+    finally:
+        pool.close()
+    assert len(started) == 2
 
 
 # Workers are copies of this process: to them, whatever is left is too much; or they are killed

@@ -5,7 +5,7 @@ import pytest
 
 from layerlab.errors import Interrupted, UserError
 from layerlab.report.results import finished_models
-from layerlab.report.results.finished_models import keep_finished
+from layerlab.report.results.finished_models import PAUSE, FinishedModels, keep_finished
 from layerlab.report.results.report import Report, load_report
 from layerlab.system.signals import Stopped
 from tests.report.support.reading import card, content, frames, measures
@@ -74,12 +74,36 @@ def test_what_somebody_else_keeps_under_that_name_stays_and_the_loss_is_said(tmp
     assert theirs.read_text() == "hard work"
 
 
-def test_what_is_finished_is_saved_now_and_then_and_goes_with_the_whole(tmp_path, monkeypatch):
-    saved = tmp_path / "out-unfinished"
+def test_what_is_finished_is_saved_now_and_then(tmp_path):
+    finished = FinishedModels(tmp_path / "out")
+
+    def count(*names: str) -> int:
+        finished.keep(of(*names))
+        return len(load_report(finished.folder).models)
+
+    finished.keep(of("a"))
+    assert not finished.folder.exists()  # the next one may take a second
+    finished.begun -= PAUSE
+    assert [count("a", "b"), count("a", "b", "c")] == [2, 2]
+    finished.saved -= PAUSE
+    assert [count("a", "b", "c"), count("a", "b", "c", "d")] == [3, 3]
+
+
+def test_with_the_whole_what_was_saved_of_it_goes_and_nothing_else(tmp_path, monkeypatch):
+    earlier = FinishedModels(tmp_path / "out").folder
+    of("a").save(earlier)
     with keep_finished(tmp_path / "out") as keep:
-        keep(of("a"))
-        assert not saved.exists()  # the next one may take a second
-        monkeypatch.setattr(finished_models, "PAUSE", 0)
-        keep(of("a", "b"))
-        assert len(load_report(saved).models) == 2
+        keep(of("b"))  # and is over before anything was saved
+    assert [one["name"] for one in load_report(earlier).models] == ["a"]
+    monkeypatch.setattr(finished_models, "PAUSE", 0)
+    with keep_finished(tmp_path / "out") as keep:
+        keep(of("b"))
+        assert [one["name"] for one in load_report(earlier).models] == ["b"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("given", "kept"), [(".", "here-unfinished"), ("v1.2", "v1.2-unfinished")])
+def test_a_folder_is_named_after_the_one_that_was_asked_for(given, kept, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert FinishedModels(Path(given)).folder.name == kept
