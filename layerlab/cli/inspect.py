@@ -180,9 +180,9 @@ def inspect(
             progress=not quiet,
             keep=keep,
         )
-    if folder is not None:
-        drawn = None if figures is None else figures.value
-        report.save(folder, figures=drawn, lang=lang, before=before)
+        if folder is not None:
+            drawn = None if figures is None else figures.value
+            report.save(folder, figures=drawn, lang=lang, before=before)
     _show(report, as_json)
     if opened and folder is not None:
         webbrowser.open((folder / "report.html").resolve().as_uri())
