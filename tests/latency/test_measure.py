@@ -21,6 +21,7 @@ from layerlab.latency.memory import cache_bytes, cache_numbers, growth, weight_b
 from layerlab.latency.parameter_matching import pair
 from layerlab.latency.table import timetable
 from layerlab.model.cost.cost import account
+from layerlab.system.model_cache import cache_name
 from tests.families import recipe
 from tests.support.refused import refusal, refuses
 
@@ -54,10 +55,10 @@ def test_of_a_prompt_only_the_last_logits_are_made_where_a_model_can_leave_out_o
     model, places = tiny("llama", initializer_range=0.5), []
     prompt = torch.randint(1, 64, (2, 5), generator=torch.Generator().manual_seed(3))
     expected = generate(model, prompt, 4, lambda: 0.0).tokens
-    forward = model.forward
+    forward, own = model.forward, cache_name(model)
 
     def whole(input_ids: Any, use_cache: bool, past_key_values: Any = None) -> Any:
-        return forward(input_ids=input_ids, use_cache=use_cache, past_key_values=past_key_values)
+        return forward(input_ids=input_ids, use_cache=use_cache, **{own: past_key_values})
 
     if not kept:
         model.forward = whole
