@@ -257,7 +257,7 @@ def test_a_process_that_hangs_or_dies_ends_the_other_in_one_line(sign, small, tm
 @pytest.mark.full
 @POSIX
 def test_what_ends_a_compiler_with_its_run_is_no_fault_of_either(small, tmp_path):
-    """A terminal and torchrun signal the compiler as well; a linker then leaves an empty file."""
+    # A terminal and torchrun signal the compiler as well; a linker then leaves an empty file.
     run = replace(small, recipe=small.recipe.change({"train.torch_compile": True}))
     folder, cache = tmp_path / "run", tmp_path / "cache"
     write_run(run, folder)
