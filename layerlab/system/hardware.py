@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import torch
+from filelock import FileLock
 
 from layerlab.errors import UserError
 from layerlab.system.files import write_file
@@ -144,11 +145,25 @@ def keep_compiled_code() -> None:
     """Have torch keep what it compiles in layerlab's cache.
 
     Its own place is a folder for temporary files, of a name that any user of the machine can take
-    before: whatever lies there would run. A place that the user has named stays.
+    before: whatever lies there would run. A place that the user has named stays. What a linker that
+    was killed has left is removed: torch would load it, and fail, for ever.
     """
     # torch, too, writes its own place into the environment, once it has looked for it.
     if Path(os.environ.get(COMPILED, "torchinductor_")).name.startswith("torchinductor_"):
         os.environ[COMPILED] = str(cache_folder() / "inductor")
+    for file in Path(os.environ[COMPILED]).glob("*/*.so"):
+        lock = file.parents[1] / "locks" / f"{file.name.partition('.')[0]}.lock"
+        with suppress(FileNotFoundError):  # another process was first
+            if not _is_linked(file) and lock.exists():
+                with FileLock(lock):  # as torch does, whose linker may be at work on it
+                    if not _is_linked(file):
+                        file.unlink()
+
+
+def _is_linked(file: Path) -> bool:
+    """Return whether a linker has come to its end: it writes the first bytes last."""
+    with file.open("rb") as content:
+        return bool(content.read(4).strip(b"\0"))
 
 
 def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
@@ -293,6 +308,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_process_lost(error: BaseException) -> bool:
     """Return whether another process of a run did not answer, as NCCL and gloo say it."""
     return isinstance(error, torch.distributed.DistError) or "/gloo/transport/" in str(error)
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Return whether what an update waits for, a process or a compiler, has ended too soon."""
+    from torch._dynamo.exc import BackendCompilerFailed  # late: it takes seconds
+
+    return is_process_lost(error) or isinstance(error, BackendCompilerFailed)
 
 
 class CatchOutOfMemory:

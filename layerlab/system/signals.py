@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -102,6 +102,10 @@ class GracefulStop:
     The first signal is noted; one that is no echo of it ends the process at once. Outside the main
     thread, where Python lets nobody listen, it hears nothing; nor the terminal under nohup.
 
+    Args:
+        cut_off: whether an error after a signal comes of it: terminals and launchers signal a whole
+            group, whose other processes do not wait for the update to end.
+
     Attributes:
         signal: that was heard, or None.
 
@@ -112,8 +116,9 @@ class GracefulStop:
         True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cut_off: Callable[[BaseException], bool] = lambda error: False) -> None:
         self.signal: signal.Signals | None = None
+        self._cut_off = cut_off
         self._heard = 0.0
         self._former: dict[signal.Signals, Any] = {}
 
@@ -128,7 +133,7 @@ class GracefulStop:
         Raises:
             Stopped: always, with the code that says which signal it was.
         """
-        raise Stopped(128 + (self.signal or 0))
+        raise Stopped(128 + (self.signal or 0)) from None
 
     def __enter__(self) -> "GracefulStop":
         if threading.current_thread() is threading.main_thread():
@@ -151,6 +156,8 @@ class GracefulStop:
             # None: it was set by something other than Python, and cannot be set again from here.
             signal.signal(heard, signal.SIG_DFL if former is None else former)
         self._former.clear()
+        if self.wanted and isinstance(error, Exception) and self._cut_off(error):
+            self.leave()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:

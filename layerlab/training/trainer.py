@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.checkpoint_names import CHECKPOINTS
 from layerlab.records.events import EventLog
-from layerlab.system.hardware import CatchOutOfMemory, explain_memory
+from layerlab.system.hardware import CatchOutOfMemory, explain_memory, is_cut_off
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop, Stopped
 from layerlab.training.accelerator import RunAccelerator
@@ -55,11 +55,11 @@ def train_run(run: RunSpec, folder: Path, progress: Progress | None = None) -> d
 
     Raises:
         UserError: the loss is not finite, or memory or the disk does not suffice.
-        Stopped: a signal asked to stop; a checkpoint was left.
+        Stopped: a signal asked to stop; a checkpoint was left, unless a compiler was at work.
     """
     training = Trainer(run, folder, progress or NullProgress())
     training.start()
-    with GracefulStop() as halt:
+    with GracefulStop(is_cut_off) as halt:
         while not training.done:
             training.advance()
             if any_process(training.place.accelerator, halt.wanted) and not training.done:

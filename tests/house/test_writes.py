@@ -80,6 +80,7 @@ REASONS = {
     "studies/engine/runner.py _remove_batches": "batches of its own, by their names",
     "studies/engine/sampling.py _write": "into memory",
     "system/untrusted/limits.py _work": "standard error of a process of its own",
+    "system/hardware.py keep_compiled_code": "what a killed linker left, under its lock",
     "system/hardware.py reset_peak_memory": "to /proc: writes no file",
     "system/locks.py lock_folder": "an empty file that is removed by whoever made it",
     "console/ending.py _give_up_output": "standard output that nobody reads",

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -32,7 +33,7 @@ from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.worker import LAUNCHED, main
 from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
 from tests.experiments.executors.test_local import command as standin
-from tests.support.forked import Forked
+from tests.support.forked import Forked, python
 from tests.support.refused import refuses
 
 WORKER = ("-m", "layerlab.training.worker")
@@ -251,6 +252,34 @@ def test_a_process_that_hangs_or_dies_ends_the_other_in_one_line(sign, small, tm
     assert first.returncode == 1
     (line,) = first.stderr.splitlines()
     assert line.startswith("another process of this run has ended, or was silent for run.timeout")
+
+
+@pytest.mark.full
+@POSIX
+def test_what_ends_a_compiler_with_its_run_is_no_fault_of_either(small, tmp_path):
+    # A terminal and torchrun signal the compiler as well; a linker then leaves an empty file.
+    run = replace(small, recipe=small.recipe.change({"train.torch_compile": True}))
+    folder, cache = tmp_path / "run", tmp_path / "cache"
+    write_run(run, folder)
+    own = Forked(*WORKER, folder, env={**os.environ, "LAYERLAB_CACHE": str(cache)})
+    assert wait_for(lambda: "evaluation" in journal(folder) and compilers(own) != [], 120.0)
+    own.process.terminate()
+    while own.process.is_alive():
+        for one in compilers(own):
+            with suppress(psutil.NoSuchProcess):
+                one.terminate()
+    done = own.wait(60.0)
+    assert done.returncode == 143 and len(done.stderr.splitlines()) == 1, done.stderr[-2000:]
+    for file in cache.glob("inductor/*/*.so"):
+        file.write_bytes(b"")
+    assert python(*WORKER, folder, env={**os.environ, "LAYERLAB_CACHE": str(cache)}).returncode == 0
+
+
+def compilers(own: Forked) -> list[psutil.Process]:
+    try:
+        return psutil.Process(own.process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 # The second of two is killed while both read a checkpoint, as one that takes too much memory is.

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     """Carry out a stage together with other processes; return the exit code.
 
     0: it is finished. 2: a user has to mend something, which a file says: the last line may be that
-    of a process that missed this one.
+    of a process that missed this one. 1: another process is gone.
     """
     follow_parent(os.environ.get(PARENT))
     folder = Path(arguments[0])
@@ -49,6 +49,13 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr, flush=True)
         write_file(folder / REFUSED, str(error))
         return WRONG
+    except RuntimeError as error:
+        from layerlab.system.hardware import is_process_lost  # late: the threads are set
+
+        if not is_process_lost(error):
+            raise
+        print("another process has ended, or said nothing for too long", file=sys.stderr)
+        return 1
     return 0
 
 

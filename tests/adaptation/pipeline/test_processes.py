@@ -170,6 +170,17 @@ def test_killed_they_go_on_to_the_same_bits(sharding, texts, tmp_path, together)
         assert gap(tmp_path / "out", together(sharding), kind) == 0.0
 
 
+def test_one_that_is_killed_is_missed_in_plain_words(texts, tmp_path):
+    recipe = content(texts, run=two("fsdp"))
+    recipe["pretrain"]["tokens"] = 64_000
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
+    until(lambda: any(_stages(tmp_path, f"pretrain-*/checkpoint-*/{SEAL}")))
+    psutil.Process(running.process.pid).children()[1].kill()
+    said = running.wait().stderr.splitlines()[-1]
+    assert "ended with code -9 (another process has ended, or said nothing for too long)" in said
+
+
 def test_what_a_process_cannot_do_is_said_in_its_words(texts, tmp_path):
     """A text that is known for too short when it is in tokens."""
     (tmp_path / "few.txt").write_text("The contract is void. " * 4, encoding="utf-8")
