@@ -47,7 +47,7 @@ class InspectionRequest:
 
 @dataclass
 class InspectedModel:
-    """What one model contributes to a report."""
+    """The contribution of one model to a report."""
 
     card: dict[str, Any]
     found: Readings
