@@ -151,6 +151,7 @@ def keep_compiled_code() -> None:
     # torch, too, writes its own place into the environment, once it has looked for it.
     if Path(os.environ.get(COMPILED, "torchinductor_")).name.startswith("torchinductor_"):
         os.environ[COMPILED] = str(cache_folder() / "inductor")
+    _check_headers()
     for file in Path(os.environ[COMPILED]).glob("*/*.so"):
         lock = file.parents[1] / "locks" / f"{file.name.partition('.')[0]}.lock"
         with suppress(FileNotFoundError):  # another process was first
@@ -158,6 +159,18 @@ def keep_compiled_code() -> None:
                 with FileLock(lock):  # as torch does, whose linker may be at work on it
                     if not _is_linked(file):
                         file.unlink()
+
+
+def _check_headers() -> None:
+    """Have torch compile headers anew where others may change those that it keeps."""
+    from torch._inductor import config  # late: it takes seconds
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = Path(default_cache_dir())  # which no setting moves
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        config.cpp_cache_precompile_headers = False
 
 
 def _is_linked(file: Path) -> bool:

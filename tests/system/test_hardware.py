@@ -1,8 +1,10 @@
 """What is said of the machine, and the product that a model's speed is held against."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import torch
 
 from layerlab.system import hardware
 from layerlab.system.hardware import (
+    COMPILED,
     FRESH,
     cache_folder,
     here,
+    keep_compiled_code,
     machine,
     matmul_peak,
     peak_memory,
@@ -23,6 +27,27 @@ from layerlab.system.hardware import (
     with_threads,
 )
 from tests.support.refused import refuses
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "own", "linked", "another's"])
+def test_headers_that_another_user_may_change_are_not_taken(whose, tmp_path, monkeypatch):
+    from torch._inductor import config
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(COMPILED, str(tmp_path / "compiled"))
+    folder = Path(default_cache_dir())
+    if whose == "linked":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif whose != "nobody's":
+        folder.mkdir()
+    if whose == "another's":
+        monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    with config.patch(cpp_cache_precompile_headers=True):
+        keep_compiled_code()
+        assert config.cpp_cache_precompile_headers == (whose in {"nobody's", "own"})
+    assert folder.is_dir()  # nobody else can make it now
 
 
 def test_a_machine_has_a_name_that_json_keeps():
