@@ -5,7 +5,7 @@
 # make triton   the kernels of GPUs in Triton's interpreter (brings 300 MB)
 # make torchtitan  models of ours in its trainer, two processes (brings 300 MB)
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
-# make newest   the same on the newest versions, but for torch
+# make newest   the same on the newest versions, but for torch (TORCH=2.15.0 brings gigabytes too)
 # make wheel    the wheel in an empty environment, as a user installs it (brings 400 MB)
 # make house    style, types, import rule, docstring rule
 # make style    of it what is no test: style and types
@@ -75,7 +75,7 @@ torchtitan: .venv/triton
 	  $(ARGS) tests/model/ecosystem/test_torchtitan.py
 
 oldest: VERSIONS := --constraint constraints-oldest.txt
-newest: VERSIONS := torch==2.13.0
+newest: VERSIONS := torch==$(or $(TORCH),2.13.0)
 oldest newest:
 	$(PYTHON) -m venv .venv-$@
 	.venv-$@/bin/python -m pip install --quiet hatchling editables
