@@ -10,7 +10,7 @@ import layerlab
 from layerlab import UserError, builtin
 from tests.hostile.attack import typed, unblock_pipes
 
-DEEP, DIGITS = "[" * 20_000, "9" * 5000
+DEEP, DIGITS = "[" * 20_000 + "]" * 20_000, "9" * 5000
 TEXT, TOKENIZER = str(builtin.SAMPLE), ("--tokenizer", "llama")
 SIZE = (*TOKENIZER, "--size", "+9", "--out", "new", "--quiet")
 SMALL = ("--samples", "1", "--context", "16", "--measures", "stream", "--json", "--quiet")

@@ -7,9 +7,9 @@ from tests.support.forked import READY, Server, python
 
 def test_who_joins_a_server_forks_from_it_and_starts_none():
     other = Server()
-    address, pid = READY.share()
+    address, pid, key = READY.share()
     assert address is not None and pid is not None
-    other.join(address, pid)
+    other.join(address, pid, key)
     code = "import os, sys; print(os.getppid(), 'layerlab.cli.app' in sys.modules)"
     for server in (READY, other):
         assert python("-c", code, server=server).stdout.split() == [str(pid), "True"]

@@ -48,7 +48,7 @@ def test_a_folder_without_a_manifest_has_not_begun(tmp_path):
         ("manifest.json", '{"run": "a", "arm": "b"}', "it has no recipe; delete"),
         ("manifest.json", '{"run": "a", "arm": "b", "recipe": 3}', "its recipe is 3: .*; delete"),
         ("result.json", "{}", "it has no schema; delete"),
-        ("result.json", "[" * 9999, "nested too deeply"),
+        ("result.json", "[" * 9999 + "]" * 9999, "nested too deeply"),
         ("events.jsonl", "", "the last evaluation in events.jsonl has None"),
     ],
 )

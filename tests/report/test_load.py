@@ -18,7 +18,7 @@ def write(path: Path, text: str) -> Path:
         ("", "is damaged"),
         ('{"schema": 2', "is damaged"),
         ('{"schema": 2, "x": NaN}', "is damaged"),
-        ("[" * 100_000, "is damaged"),
+        ("[" * 100_000 + "]" * 100_000, "is damaged"),
         ("[]", "it holds no table"),
         ("{}", "names no schema"),
         ('{"schema": "1"}', "names no schema"),

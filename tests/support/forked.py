@@ -60,20 +60,22 @@ class Server(forkserver.ForkServer):
     _forkserver_address: str | None
     _forkserver_alive_fd: int | None
     _forkserver_pid: int | None
+    _forkserver_authkey: bytes | None = None  # since Python 3.14
 
     def __init__(self, *names: str) -> None:
         super().__init__()
         self.set_forkserver_preload(["tests.support.ungarbled", "tests.support.forked", *names])
         self._shared = False
 
-    def share(self) -> tuple[str | None, int | None]:
+    def share(self) -> tuple[str | None, int | None, bytes | None]:
         """Start it; return what `join` takes in processes that end before this one."""
         self.ensure_running()
-        return self._forkserver_address, self._forkserver_pid
+        return self._forkserver_address, self._forkserver_pid, self._forkserver_authkey
 
-    def join(self, address: str, pid: int) -> None:
+    def join(self, address: str, pid: int, key: bytes | None) -> None:
         """Fork from the server that another process shares, and that ends with that one."""
         self._forkserver_address, self._forkserver_pid = address, pid
+        self._forkserver_authkey = key
         # In the place of the pipe by which the server hears that this process is gone.
         self._forkserver_alive_fd = os.open(os.devnull, os.O_WRONLY)
         self._shared = True

@@ -135,7 +135,7 @@ def test_labels_and_summaries_stand_in_a_second_file():
         (of_lines, '{"a": 1, "a": 2}', "x.csv, line 1 is not JSON: it names the key 'a' twice"),
         (of_lines, "[1]\n", "x.csv, line 1 is ['1']; expected an object"),
         (of_list, '{"a": 1}', "x.csv is {'a': '1'}; expected a list of objects"),
-        (of_list, "[" * 100_000, "x.csv is not JSON: it is nested too deeply"),
+        (of_list, "[" * 100_000 + "]" * 100_000, "x.csv is not JSON: it is nested too deeply"),
         (of_list, "[{]", "x.csv is not JSON: Expecting property name enclosed in double quotes"),
     ],
 )

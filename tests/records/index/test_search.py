@@ -230,7 +230,7 @@ def test_a_study_counts_its_verdicts(tmp_path):
     ("name", "content", "reason"),
     [
         ("study.json", "{", "it is not JSON: Expecting property name"),
-        ("study.json", "[" * 20_000, "it is nested too deeply"),
+        ("study.json", "[" * 20_000 + "]" * 20_000, "it is nested too deeply"),
         ("study.json", [], "it holds no table"),
         ("report.json", {"models": []}, "it has no findings"),
         ("results.json", {**scored(), "groups": [{"arm": 3}]}, "its groups.0.arm is 3"),
