@@ -13,10 +13,12 @@ import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.report.pages.study import language_of
 from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.runner import StudyRequest, find_study, study
+from layerlab.system.locks import lock_folder
 from tests.support.oldest import read_csv
 from tests.support.refused import refuses
 
@@ -75,6 +77,43 @@ def test_the_same_settings_give_the_same_numbers_and_others_do_not(record):
     again = study("rounding-input", **QUICK)
     assert again.frame().equals(record.frame())
     assert not study("rounding-input", **QUICK, seed=1).frame().equals(record.frame())
+
+
+def test_a_study_computes_with_what_was_given(tmp_path, monkeypatch):
+    usual = find_study("rounding-input")
+
+    @wraps(usual.run)
+    def run(work):
+        works.append(work)
+        return usual.run(work)
+
+    works = []
+    watched = dataclasses.replace(usual, run=run, fast={"draws": 4, "digits": 12})
+    monkeypatch.setattr(runner, "find_study", lambda name: watched)
+    given = {"draws": 8, "seed": 3, "threads": 2, "runs": tmp_path, "fast": True}
+    found = study("rounding-input", **given, digits=8, progress=False).to_dict()
+    assert {name: getattr(works[0], name) for name in given} == given
+    assert works[0].options == {"digits": 8} and works[0].models == usual.models
+    assert found["machine"]["threads"] == 2 and found["fast"] is True
+
+
+def test_a_result_is_of_one_study_its_settings_its_mode_and_its_runs(tmp_path):
+    found = dataclasses.replace(find_study("rounding-input"), inputs=str)
+    plan = StudyRequest(study=found, draws=8, seed=0, threads=1, options={}, out=tmp_path / "out")
+    others = [
+        dataclasses.replace(plan, **change)
+        for change in (
+            {"study": dataclasses.replace(found, name="other")},  # of the same code
+            {"seed": 1},
+            {"options": {"digits": 8}},
+            {"draws": 9},
+            {"fast": True},
+            {"runs": tmp_path},
+        )
+    ]
+    assert len({plan.key, *(one.key for one in others)}) == 7
+    # More draws go on from the batches of fewer.
+    assert [one.sittings == plan.sittings for one in others] == [False] * 3 + [True] * 3
 
 
 def test_a_command_names_what_is_not_usual():
@@ -136,6 +175,20 @@ def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
     assert calls == [8, 9]
 
 
+def test_what_another_run_wrote_in_the_meantime_is_read_in_the_language_asked_for(
+    tmp_path, monkeypatch
+):
+    def late(folder):
+        first.append(study("rounding-input", **QUICK, out=folder, lang="zh").to_dict())
+        return lock_folder(folder)
+
+    first = []
+    calls = iter((late, lock_folder))
+    monkeypatch.setattr(runner, "lock_folder", lambda folder: next(calls)(folder))
+    found = study("rounding-input", **QUICK, out=tmp_path / "out")
+    assert [found.to_dict()] == first and language_of(tmp_path / "out" / "study.html") == "en"
+
+
 def test_a_page_keeps_hostile_text_as_text(record, tmp_path):
     content = record.to_dict()
     content["claim"] = content["remarks"] = ["</script><img src=x onerror=alert(1)>"]
@@ -180,9 +233,11 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(record, tmp_path, monkeypatc
     assert (tmp_path / "out" / "study.html").exists()
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("mine")
-    refuses("name a new or an empty folder", study, "rounding-input", **QUICK, out=tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "_compute", None)  # before any work
+        refuses("name a new or an empty folder", study, "rounding-input", **QUICK, out=tmp_path)
     study("rounding-input", **QUICK, out=tmp_path / "out")
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something other than a study"):
