@@ -45,7 +45,9 @@ def is_locked(folder: Path) -> bool | None:
     except ImportError:  # not on Windows
         return None
     try:
-        held = os.open(beside(folder.resolve(), "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        held = os.open(
+            beside(folder.resolve(), "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
     except FileNotFoundError:
         return False
     except OSError:

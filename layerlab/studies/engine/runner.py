@@ -201,7 +201,7 @@ def study(
     if fast and found.few and any(one is not None for one in (model, text, device, dtype)):
         few = found.few
     if device is not None and "device" in found.options:
-        options, device = {"device": device, **options}, None
+        options["device"], device = device, None
     settled = found.settled({**usual, **options})
     counted = few if draws is None else _draw(found, draws)
     checked = _check("seed", seed), _check("threads", cores() if threads is None else threads)

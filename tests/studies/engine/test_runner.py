@@ -141,6 +141,13 @@ def test_the_fast_mode_takes_fewer_draws_of_models_that_are_named(monkeypatch):
     assert [(one.device, one.dtype) for one in named.given.values()] == [("cpu", "float32")]
 
 
+def test_a_study_takes_a_device_of_its_own_and_all_the_draws_there_are(monkeypatch):
+    monkeypatch.setattr(runner, "run_study", lambda plan, progress: plan)
+    assert study("latency-measured", device="cpu").options == {"width": 1024, "device": "cpu"}
+    for name, draws in (("saliency-repeat", 72), ("ablation-noise", 1), ("batch-confound", 3)):
+        assert study(name, draws=draws).draws == draws
+
+
 def test_a_folder_holds_page_tables_and_settings(tmp_path):
     found = study("rounding-input", **QUICK, out=tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "batches are gone"
