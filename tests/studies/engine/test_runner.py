@@ -182,6 +182,16 @@ def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
     assert calls == [8, 9]
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_restart_takes_no_batch_of_before(restart, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "_record", None)  # interrupted before it is written
+        with pytest.raises(TypeError):
+            study("rounding-input", **QUICK, out=tmp_path / "out")
+    found = study("rounding-input", **QUICK, out=tmp_path / "out", restart=restart).to_dict()
+    assert found["batches"] == {"all": 8, "kept from an earlier run": 0 if restart else 8}
+
+
 def test_what_another_run_wrote_in_the_meantime_is_read_in_the_language_asked_for(
     tmp_path, monkeypatch
 ):
@@ -278,11 +288,24 @@ def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
             {"name": "saliency-repeat", "draws": 73},
             "has 72 different texts, and draws is 73: type draws=72, or fewer",
         ),
+        ({"name": "fewer-layers", "draws": 9}, "has 1 exact count, and draws is 9; leave draws out"),
         ({"name": "tokenizer-table", "draws": 25}, "has 24 different files of code, and draws is"),
     ],
 )
 def test_what_a_user_may_mistype_is_one_line(given, said):
     refuses(re.escape(said), layerlab.study, **{"name": "rounding-input", **QUICK, **given})
+
+
+def test_memory_that_runs_out_is_one_line(monkeypatch):
+    usual = find_study("rounding-input")
+
+    @wraps(usual.run)
+    def run(work):
+        raise MemoryError
+
+    short = dataclasses.replace(usual, run=run)
+    monkeypatch.setattr(runner, "find_study", lambda name: short)
+    refuses("type --device auto, or fewer --threads", study, "rounding-input", **QUICK)
 
 
 def test_a_table_that_is_not_there_is_named(record):
