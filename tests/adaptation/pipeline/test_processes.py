@@ -1,6 +1,7 @@
 """Several processes of a recipe learn what one learns, and go on to the same bits after a kill."""
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,6 +194,21 @@ def test_what_a_process_cannot_do_is_said_in_its_words(texts, tmp_path):
         layerlab.adapt(recipe, out=tmp_path, progress=False)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.glob(f"adaptation/{PROCESSES}/pretrain-*/log.txt"))
+
+
+def test_who_is_interrupted_leaves_no_process(texts, tmp_path, monkeypatch):
+    def interrupted(context, work, folder):
+        started.append(work)
+        raise KeyboardInterrupt
+
+    started: list[Any] = []
+    monkeypatch.setattr("layerlab.adaptation.pipeline.processes._wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layerlab.adapt(content(texts, run=two("fsdp")), out=tmp_path, progress=False)
+    try:
+        assert started[0].code() == -signal.SIGKILL
+    finally:
+        started[0].kill()
 
 
 def test_the_recipe_of_the_processes_is_that_of_the_stage(texts):
