@@ -288,7 +288,10 @@ def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
             {"name": "saliency-repeat", "draws": 73},
             "has 72 different texts, and draws is 73: type draws=72, or fewer",
         ),
-        ({"name": "fewer-layers", "draws": 9}, "has 1 exact count, and draws is 9; leave draws out"),
+        (
+            {"name": "fewer-layers", "draws": 9},
+            "has 1 exact count, and draws is 9; leave draws out",
+        ),
         ({"name": "tokenizer-table", "draws": 25}, "has 24 different files of code, and draws is"),
     ],
 )
