@@ -19,7 +19,6 @@ from layerlab.records.json_values import Json
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import RECIPE
 from layerlab.system.files import write_file
-from layerlab.training.worker import WRONG
 
 PROCESSES = "processes"  # the folder of requests, beside that of the stages
 TRAIN = ("pretrain", "tune")  # the stages that several processes share
@@ -45,7 +44,7 @@ def run_step(context: StageContext) -> Json:
     if (code := work.code()) == 0:
         found: Json = read_json(folder / LEFT)
         return found
-    if code == WRONG and (refused := (folder / REFUSED).read_text("utf-8")):
+    if refused := (folder / REFUSED).read_text("utf-8"):
         raise UserError(refused)
     said = work.words() or [explain_silence(folder)]
     raise UserError(
