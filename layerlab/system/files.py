@@ -23,8 +23,8 @@ File = str | os.PathLike[str]
 Like = Callable[[Path], bool]
 # What stands under a name: a folder's device, number and last change; nothing where nothing does.
 Standing = tuple[int, ...]
-# Of a file that is read whole: bytes.
-LARGEST = 256 << 20
+LARGEST = 256 << 20  # bytes of a file that is read whole
+LONGEST = 78  # characters of a name that what lies beside it has: in Chinese, 234 of 255 bytes
 # In a folder that is written as a whole: what was written, with its hashes: nothing else goes.
 OWN = ".written.json"
 
@@ -334,7 +334,7 @@ def _swap(partial: Path, target: Path, like: Like | None, before: Standing) -> b
     if not target.is_dir():
         return False
     # A process that is killed here leaves the earlier one under a name that says what it is.
-    aside = target.with_name(f"{target.name[:80]}.{uuid.uuid4().hex[:8]}.earlier")
+    aside = target.with_name(f"{target.name[:LONGEST]}.{uuid.uuid4().hex[:8]}.earlier")
     target.rename(aside)
     try:
         # Under this name nothing more comes in by the other.
@@ -370,7 +370,7 @@ def _beside(target: Path, ending: str = "") -> Path:
 
 
 def _partial_name(target: Path) -> Path:
-    return target.with_name(f".{target.name[:80]}.{uuid.uuid4().hex[:8]}.partial")
+    return target.with_name(f".{target.name[:LONGEST]}.{uuid.uuid4().hex[:8]}.partial")
 
 
 @contextmanager

@@ -12,15 +12,13 @@ from threading import RLock
 from filelock import FileLock, Timeout
 
 from layerlab.errors import UserError
-from layerlab.system.files import check_links, resolve
+from layerlab.system.files import LONGEST, check_links, resolve
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 MORE_FILES = "ask for fewer runs at a time, or have the limit raised that ulimit -n shows"
 # Seconds: long enough to try again where the holder has just removed its file.
 TIMEOUT = 0.2
-# Characters of a folder's name that its lock has; what is cut off is told apart by a digest.
-LONGEST = 80
 # While a model is loaded or built, transformers and accelerate change torch for all threads: how
 # parameters are registered and start, the default dtype, who hears of progress.
 MODELS = RLock()
@@ -47,7 +45,9 @@ def is_locked(folder: Path) -> bool | None:
     except ImportError:  # not on Windows
         return None
     try:
-        held = os.open(_lock_file(folder.resolve()), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        held = os.open(
+            beside(folder.resolve(), "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
     except FileNotFoundError:
         return False
     except OSError:
@@ -64,12 +64,13 @@ def is_locked(folder: Path) -> bool | None:
     return False
 
 
-def _lock_file(target: Path) -> Path:
+def beside(target: Path, kind: str) -> Path:
+    """Return a hidden neighbour of a folder; those of long names are told apart by a digest."""
     name = target.name
     if len(name) > LONGEST:
         digest = hashlib.blake2b(os.fsencode(name), digest_size=4).hexdigest()
         name = f"{name[:LONGEST]}-{digest}"
-    return target.with_name(f".{name}.lock")
+    return target.with_name(f".{name}.{kind}")
 
 
 def _refuse_others(file: Path, way: str) -> None:
@@ -100,7 +101,7 @@ def lock_folder(
     try:
         target = resolve(folder)
         check_links(target)
-        file = _lock_file(target)
+        file = beside(target, "lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         _refuse_others(file, way)
         # A lock by the mere existence of its file would outlive a killed process.

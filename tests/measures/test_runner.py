@@ -10,7 +10,7 @@ from accelerate import cpu_offload
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from layerlab.console.progress import Progress
-from layerlab.errors import NotApplicable
+from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import readings
 from layerlab.observe.architecture.effective_weights import linear_map
@@ -139,6 +139,52 @@ def test_a_reason_is_kept_in_place_of_readings(tiny):
         "other": "it is another kind",
     }
     assert found.rows == {}
+
+
+def test_what_is_read_of_weights_alone_says_nothing_of_a_text(tiny):
+    alone, beside = (
+        readings(subject(tiny("llama")), TOKENS, resolve(names))
+        for names in (["querykey"], ["querykey", "stream"])
+    )
+    assert alone.loss_nats == [] and len(beside.loss_nats) == 2
+    assert all(math.isnan(row["attained"]) for row in alone.rows["querykey"])
+    assert not any(math.isnan(row["attained"]) for row in beside.rows["querykey"])
+
+
+def test_a_number_of_tokens_that_is_left_open_is_that_of_the_longest_sequence(tiny):
+    def read(layer, run):
+        yield {"sequence": layer.sequence, "layer": layer.layer, "value": run.options["tokens"]}
+
+    chosen = [own(read, name=str(tokens), options={"tokens": tokens}) for tokens in (None, 7)]
+    found = readings(subject(tiny("gpt2")), TOKENS, chosen)
+    assert {name: {row["value"] for row in rows} for name, rows in found.rows.items()} == {
+        "None": {30},
+        "7": {7},
+    }
+
+
+def test_a_model_in_training_is_read_without_dropout_by_every_kind_of_measure(tiny):
+    def pool(layer, tokens, run):
+        seen.append(model.training)
+
+    def read(record, run):
+        seen.append(model.training)
+        return [{"sequence": 0, "layer": 0, "value": 0.0}]
+
+    model, seen = tiny("gpt2").train(), []
+    chosen = [own(read, pool=pool), own(read, name="whole", needs=frozenset({"model"}))]
+    found = readings(subject(model), TOKENS[:1], chosen, more=[TOKENS[1][None]])
+    assert set(found.rows) == {"own", "whole"} and model.training
+    assert seen == [False] * (3 + 3 + 1)  # layers of the text, layers of more, the whole
+
+
+def test_a_measure_that_runs_the_model_is_refused_alone(tiny):
+    def refuse(context, run):
+        raise UserError("its kernel cannot be looked into")
+
+    chosen = [own(refuse, needs=frozenset({"model"})), *resolve(["stream"])]
+    found = readings(subject(tiny("gpt2")), TOKENS, chosen)
+    assert found.refused == {"own": "its kernel cannot be looked into"} and found.rows["stream"]
 
 
 def test_weights_that_are_not_finite_are_faults_with_their_layer(tiny):

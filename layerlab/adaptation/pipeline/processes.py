@@ -19,7 +19,6 @@ from layerlab.records.json_values import Json
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import RECIPE
 from layerlab.system.files import write_file
-from layerlab.training.worker import WRONG
 
 PROCESSES = "processes"  # the folder of requests, beside that of the stages
 TRAIN = ("pretrain", "tune")  # the stages that several processes share
@@ -37,7 +36,7 @@ def run_step(context: StageContext) -> Json:
     folder = context.store.folder.parent / PROCESSES / context.stage.key
     _request(context, folder)
     run = context.recipe.run.model_dump(exclude={"memory_gb"})
-    work = RunProcess(folder, slots(RunSection(**run, max_parallel=1), 1)[0], WORKER)
+    work = RunProcess(folder, slots(RunSection(**run), 1)[0], WORKER)
     try:
         _wait(context, work, folder)
     finally:
@@ -45,7 +44,7 @@ def run_step(context: StageContext) -> Json:
     if (code := work.code()) == 0:
         found: Json = read_json(folder / LEFT)
         return found
-    if code == WRONG and (refused := (folder / REFUSED).read_text("utf-8")):
+    if refused := (folder / REFUSED).read_text("utf-8"):
         raise UserError(refused)
     said = work.words() or [explain_silence(folder)]
     raise UserError(
@@ -61,12 +60,12 @@ def _request(context: StageContext, folder: Any) -> None:
     write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
     request = {
         "stage": asdict(context.stage),
-        "store": str(context.store.folder.resolve()),
+        "store": str(context.store.folder),
         "load": list(context.load),
         "model": context.store.model(context.stage.needs["model"]),
     }
-    write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
-    for left in (TOLD, LEFT, REFUSED):  # of an earlier call
+    write_file(folder / STAGE, json.dumps(request, indent=1) + "\n")
+    for left in (TOLD, REFUSED):  # of an earlier call
         write_file(folder / left, "")
 
 

@@ -38,7 +38,7 @@ from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_link, check_links
 from layerlab.system.hardware import explain_memory
-from layerlab.system.locks import lock_folder
+from layerlab.system.locks import beside, lock_folder
 from layerlab.system.torch_settings import evaluation_mode, usual_arithmetic
 from layerlab.validation import short_repr
 from layerlab.version import VERSION
@@ -135,10 +135,7 @@ class StudyRequest:
     @property
     def store(self) -> Path | None:
         """Return the folder of finished batches, a hidden neighbour of the result."""
-        if self.out is None:
-            return None
-        out = self.out.resolve()
-        return out.with_name(f".{out.name[:80]}.batches")
+        return None if self.out is None else beside(self.out.resolve(), "batches")
 
 
 @explain_memory(LESS)
@@ -204,7 +201,7 @@ def study(
     if fast and found.few and any(one is not None for one in (model, text, device, dtype)):
         few = found.few
     if device is not None and "device" in found.options:
-        options, device = {"device": device, **options}, None
+        options["device"], device = device, None
     settled = found.settled({**usual, **options})
     counted = few if draws is None else _draw(found, draws)
     checked = _check("seed", seed), _check("threads", cores() if threads is None else threads)
@@ -253,20 +250,21 @@ def run_study(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
     if plan.out is not None:
         check_folder(plan.out, "study")
     # What stands there needs no lock, and another run may have written it before this one got it.
-    earlier = _finish(plan)
-    if earlier is not None:
-        earlier.translate(plan.lang)
+    if (earlier := _finish(plan)) is not None:
         return earlier
     with nullcontext() if plan.out is None else lock_folder(plan.out):
         return _finish(plan) or _compute(plan, progress)
 
 
 def _finish(plan: StudyRequest) -> StudyResult | None:
-    """Return what an earlier run wrote with the same settings and code."""
+    """Return what an earlier run wrote with the same settings and code, in this language."""
     if plan.out is None or plan.restart:
         return None
     earlier = load_record(plan.out, sealed=True)
-    return earlier if earlier is not None and earlier.to_dict().get("key") == plan.key else None
+    if earlier is None or earlier.to_dict().get("key") != plan.key:
+        return None
+    earlier.translate(plan.lang)
+    return earlier
 
 
 def _compute(plan: StudyRequest, progress: bool) -> StudyResult:

@@ -1,6 +1,7 @@
 """Several processes of a recipe learn what one learns, and go on to the same bits after a kill."""
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,10 @@ import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pipeline.processes import PROCESSES
 from layerlab.adaptation.pipeline.stage import FILE
-from layerlab.adaptation.pipeline.worker import TOLD
+from layerlab.adaptation.pipeline.worker import REFUSED, TOLD
+from layerlab.api.adapt import plan_adaptation
+from layerlab.console.progress import NullProgress
+from layerlab.experiments.executors.process import RunProcess
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.records.file_digests import FILE as SEAL
 from tests.adaptation.small import LAW, NATURE, words, written
@@ -174,6 +178,10 @@ def test_one_that_is_killed_is_missed_in_plain_words(texts, tmp_path):
     recipe = content(texts, run=two("fsdp"))
     recipe["pretrain"]["tokens"] = 64_000
     (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    plan = plan_adaptation(recipe, tmp_path / "out")
+    (key,) = (one.key for one in plan.stages if one.kind == "pretrain")
+    (plan.out / PROCESSES / key).mkdir(parents=True)
+    (plan.out / PROCESSES / key / REFUSED).write_text("said by an earlier call", "utf-8")
     running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
     until(lambda: any(_stages(tmp_path, f"pretrain-*/checkpoint-*/{SEAL}")))
     psutil.Process(running.process.pid).children()[1].kill()
@@ -191,8 +199,31 @@ def test_what_a_process_cannot_do_is_said_in_its_words(texts, tmp_path):
         UserError, match="tokens to train on, fewer than one block of 128"
     ) as refused:
         layerlab.adapt(recipe, out=tmp_path, progress=False)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value) and "ended with code" not in str(refused.value)
     assert list(tmp_path.glob(f"adaptation/{PROCESSES}/pretrain-*/log.txt"))
+
+
+def test_who_is_interrupted_at_a_line_of_progress_leaves_no_process(texts, tmp_path, monkeypatch):
+    class Kept(RunProcess):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            started.append(self)
+
+    def tell(self: NullProgress, key: str, text: str, share: float) -> None:
+        if key.startswith("pretrain"):
+            raise KeyboardInterrupt
+
+    started: list[RunProcess] = []
+    monkeypatch.setattr("layerlab.adaptation.pipeline.processes.RunProcess", Kept)
+    monkeypatch.setattr(NullProgress, "tell", tell)
+    recipe = content(texts, run=two("fsdp"))
+    recipe["pretrain"]["tokens"] = 6_400
+    with pytest.raises(KeyboardInterrupt):
+        layerlab.adapt(recipe, out=tmp_path, progress=False)
+    try:
+        assert started[0].code() == -signal.SIGKILL
+    finally:
+        started[0].kill()
 
 
 def test_the_recipe_of_the_processes_is_that_of_the_stage(texts):

@@ -3,7 +3,7 @@
 import pytest
 
 from layerlab.records.kept import write_kept
-from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.runner import StudyRequest, find_study, study
 from tests.hostile.attack import typed
 from tests.support.refused import refuses
 
@@ -41,6 +41,17 @@ def test_only_batches_are_removed(restart, tmp_path):
     (store / "notes.txt").unlink()
     study("rounding-input", out=tmp_path / "st", **{**given, "restart": True})
     assert not store.exists()
+
+
+def test_batches_beside_a_long_name_that_begins_alike_are_kept(tmp_path):
+    one, other = (tmp_path / f"{'长' * 84}{end}" for end in "ab")  # 253 of 255 bytes
+    found = find_study("rounding-input")
+    store = StudyRequest(study=found, draws=8, seed=0, threads=1, options={}, out=one).store
+    store.mkdir()
+    (store / f"{NAME}.npz").write_text("mine")
+    for restart in (False, True):  # in a new folder, and in place of the one before
+        study("rounding-input", draws=8, progress=False, threads=1, out=other, restart=restart)
+    assert [one.name for one in store.iterdir()] == [f"{NAME}.npz"]
 
 
 def test_what_is_kept_is_written_through_no_link(tmp_path):

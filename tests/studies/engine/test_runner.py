@@ -13,10 +13,12 @@ import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.report.pages.study import language_of
 from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.runner import StudyRequest, find_study, study
+from layerlab.system.locks import lock_folder
 from tests.support.oldest import read_csv
 from tests.support.refused import refuses
 
@@ -77,6 +79,43 @@ def test_the_same_settings_give_the_same_numbers_and_others_do_not(record):
     assert not study("rounding-input", **QUICK, seed=1).frame().equals(record.frame())
 
 
+def test_a_study_computes_with_what_was_given(tmp_path, monkeypatch):
+    usual = find_study("rounding-input")
+
+    @wraps(usual.run)
+    def run(work):
+        works.append(work)
+        return usual.run(work)
+
+    works = []
+    watched = dataclasses.replace(usual, run=run, fast={"draws": 4, "digits": 12})
+    monkeypatch.setattr(runner, "find_study", lambda name: watched)
+    given = {"draws": 8, "seed": 3, "threads": 2, "runs": tmp_path, "fast": True}
+    found = study("rounding-input", **given, digits=8, progress=False).to_dict()
+    assert {name: getattr(works[0], name) for name in given} == given
+    assert works[0].options == {"digits": 8} and works[0].models == usual.models
+    assert found["machine"]["threads"] == 2 and found["fast"] is True
+
+
+def test_a_result_is_of_one_study_its_settings_its_mode_and_its_runs(tmp_path):
+    found = dataclasses.replace(find_study("rounding-input"), inputs=str)
+    plan = StudyRequest(study=found, draws=8, seed=0, threads=1, options={}, out=tmp_path / "out")
+    others = [
+        dataclasses.replace(plan, **change)
+        for change in (
+            {"study": dataclasses.replace(found, name="other")},  # of the same code
+            {"seed": 1},
+            {"options": {"digits": 8}},
+            {"draws": 9},
+            {"fast": True},
+            {"runs": tmp_path},
+        )
+    ]
+    assert len({plan.key, *(one.key for one in others)}) == 7
+    # More draws go on from the batches of fewer.
+    assert [one.sittings == plan.sittings for one in others] == [False] * 3 + [True] * 3
+
+
 def test_a_command_names_what_is_not_usual():
     drawn, trained = find_study("rounding-input"), find_study("norm-placement")
 
@@ -100,6 +139,13 @@ def test_the_fast_mode_takes_fewer_draws_of_models_that_are_named(monkeypatch):
     named = study("path-length", **fast, device="cpu", dtype="float32")
     assert named.draws == 16 and study("path-length", **fast, draws=7, device="cpu").draws == 7
     assert [(one.device, one.dtype) for one in named.given.values()] == [("cpu", "float32")]
+
+
+def test_a_study_takes_a_device_of_its_own_and_all_the_draws_there_are(monkeypatch):
+    monkeypatch.setattr(runner, "run_study", lambda plan, progress: plan)
+    assert study("latency-measured", device="cpu").options == {"width": 1024, "device": "cpu"}
+    for name, draws in (("saliency-repeat", 72), ("ablation-noise", 1), ("batch-confound", 3)):
+        assert study(name, draws=draws).draws == draws
 
 
 def test_a_folder_holds_page_tables_and_settings(tmp_path):
@@ -134,6 +180,30 @@ def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
     study("rounding-input", **QUICK, out=tmp_path / "out", restart=True)
     study("rounding-input", **{**QUICK, "draws": 9}, out=tmp_path / "out")
     assert calls == [8, 9]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_restart_takes_no_batch_of_before(restart, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "_record", None)  # interrupted before it is written
+        with pytest.raises(TypeError):
+            study("rounding-input", **QUICK, out=tmp_path / "out")
+    found = study("rounding-input", **QUICK, out=tmp_path / "out", restart=restart).to_dict()
+    assert found["batches"] == {"all": 8, "kept from an earlier run": 0 if restart else 8}
+
+
+def test_what_another_run_wrote_in_the_meantime_is_read_in_the_language_asked_for(
+    tmp_path, monkeypatch
+):
+    def late(folder):
+        first.append(study("rounding-input", **QUICK, out=folder, lang="zh").to_dict())
+        return lock_folder(folder)
+
+    first = []
+    calls = iter((late, lock_folder))
+    monkeypatch.setattr(runner, "lock_folder", lambda folder: next(calls)(folder))
+    found = study("rounding-input", **QUICK, out=tmp_path / "out")
+    assert [found.to_dict()] == first and language_of(tmp_path / "out" / "study.html") == "en"
 
 
 def test_a_page_keeps_hostile_text_as_text(record, tmp_path):
@@ -180,9 +250,11 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(record, tmp_path, monkeypatc
     assert (tmp_path / "out" / "study.html").exists()
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("mine")
-    refuses("name a new or an empty folder", study, "rounding-input", **QUICK, out=tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "_compute", None)  # before any work
+        refuses("name a new or an empty folder", study, "rounding-input", **QUICK, out=tmp_path)
     study("rounding-input", **QUICK, out=tmp_path / "out")
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something other than a study"):
@@ -216,11 +288,27 @@ def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
             {"name": "saliency-repeat", "draws": 73},
             "has 72 different texts, and draws is 73: type draws=72, or fewer",
         ),
+        (
+            {"name": "fewer-layers", "draws": 9},
+            "has 1 exact count, and draws is 9; leave draws out",
+        ),
         ({"name": "tokenizer-table", "draws": 25}, "has 24 different files of code, and draws is"),
     ],
 )
 def test_what_a_user_may_mistype_is_one_line(given, said):
     refuses(re.escape(said), layerlab.study, **{"name": "rounding-input", **QUICK, **given})
+
+
+def test_memory_that_runs_out_is_one_line(monkeypatch):
+    usual = find_study("rounding-input")
+
+    @wraps(usual.run)
+    def run(work):
+        raise MemoryError
+
+    short = dataclasses.replace(usual, run=run)
+    monkeypatch.setattr(runner, "find_study", lambda name: short)
+    refuses("type --device auto, or fewer --threads", study, "rounding-input", **QUICK)
 
 
 def test_a_table_that_is_not_there_is_named(record):
