@@ -46,7 +46,7 @@ def is_locked(folder: Path) -> bool | None:
         return None
     try:
         held = os.open(
-            beside(folder.resolve(), "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            name_neighbour(folder.resolve(), "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         )
     except FileNotFoundError:
         return False
@@ -64,7 +64,7 @@ def is_locked(folder: Path) -> bool | None:
     return False
 
 
-def beside(target: Path, kind: str) -> Path:
+def name_neighbour(target: Path, kind: str) -> Path:
     """Return a hidden neighbour of a folder; those of long names are told apart by a digest."""
     name = target.name
     if len(name) > LONGEST:
@@ -101,7 +101,7 @@ def lock_folder(
     try:
         target = resolve(folder)
         check_links(target)
-        file = beside(target, "lock")
+        file = name_neighbour(target, "lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         _refuse_others(file, way)
         # A lock by the mere existence of its file would outlive a killed process.

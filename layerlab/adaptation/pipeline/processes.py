@@ -64,7 +64,7 @@ def _request(context: StageContext, folder: Any) -> None:
         "load": list(context.load),
         "model": context.store.model(context.stage.needs["model"]),
     }
-    write_file(folder / STAGE, json.dumps(request, indent=1) + "\n")
+    write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
     for left in (TOLD, REFUSED):  # of an earlier call
         write_file(folder / left, "")
 

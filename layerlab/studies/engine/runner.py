@@ -38,7 +38,7 @@ from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_link, check_links
 from layerlab.system.hardware import explain_memory
-from layerlab.system.locks import beside, lock_folder
+from layerlab.system.locks import lock_folder, name_neighbour
 from layerlab.system.torch_settings import evaluation_mode, usual_arithmetic
 from layerlab.validation import short_repr
 from layerlab.version import VERSION
@@ -135,7 +135,7 @@ class StudyRequest:
     @property
     def store(self) -> Path | None:
         """Return the folder of finished batches, a hidden neighbour of the result."""
-        return None if self.out is None else beside(self.out.resolve(), "batches")
+        return None if self.out is None else name_neighbour(self.out.resolve(), "batches")
 
 
 @explain_memory(LESS)
