@@ -253,7 +253,8 @@ def _reword_errors(word: str) -> Iterator[None]:
 
 
 def _shorten_error(error: BaseException) -> str:
-    if isinstance(error, StopIteration):  # datasets looks for the first of none
+    # datasets looks for the first of none; before version 5 it infers what none are like.
+    if isinstance(error, StopIteration) or type(error).__name__ == "SchemaInferenceError":
         return "a file of its data holds no rows"
     if isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
         return _shorten_error(error.__cause__)
