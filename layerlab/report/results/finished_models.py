@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT
 
@@ -28,14 +28,11 @@ class FinishedModels:
         self.begun = time.monotonic()
 
     def keep(self, report: Report) -> None:
-        """Take the place of the report before, and save it now and then: a process may be killed.
-
-        Raises:
-            UserError: it cannot be saved.
-        """
+        """Hold the report in case of need, and save it now and then: a process may be killed."""
         self.report = report
         if time.monotonic() - (self.saved or self.begun) >= PAUSE:
-            self.save(report)
+            with suppress(UserError):  # which ends no inspection
+                self.save(report)
 
     def save(self, report: Report) -> None:
         """Save the report now.

@@ -65,10 +65,13 @@ def test_an_error_that_nobody_foresaw_stays_and_keeps_the_report(tmp_path):
     assert (tmp_path / "out-unfinished" / "report.json").exists()
 
 
-def test_what_somebody_else_keeps_under_that_name_stays_and_the_loss_is_said(tmp_path):
+def test_what_somebody_else_keeps_under_that_name_stays_and_the_loss_is_said(tmp_path, monkeypatch):
     theirs = tmp_path / "out-unfinished" / "thesis.tex"
     theirs.parent.mkdir()
     theirs.write_text("hard work")
+    with keep_finished(tmp_path / "out") as keep, monkeypatch.context() as patch:
+        patch.setattr(finished_models, "PAUSE", 0)
+        keep(of("a"))  # ends no inspection
     said = refuses("^c; 1 model was finished ", fail, tmp_path / "out", UserError("c"), of("a"))
     assert "and the report is lost: " in said and "holds something other than a report" in said
     assert theirs.read_text() == "hard work"
