@@ -158,7 +158,7 @@ def inspect(
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api.inspect import inspect
-    from layerlab.report.results.finished_models import keep_finished
+    from layerlab.report.results.unfinished_report import keep_finished
 
     with ExitStack() as stack:
         keep = None if folder is None else stack.enter_context(keep_finished(folder, lang))

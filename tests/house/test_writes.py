@@ -77,7 +77,7 @@ REASONS = {
     "report/pages/comparison.py save_comparison": "a picture of an earlier comparison",
     "report/results/report.py Report._draw": "called by what fills a folder",
     "report/views/tables.py write_tables": "called by what fills a folder",
-    "report/results/finished_models.py keep_finished": "a report that the whole one replaces",
+    "report/results/unfinished_report.py keep_finished": "a report that the whole one replaces",
     "studies/engine/runner.py _remove_batches": "batches of its own, by their names",
     "studies/engine/sampling.py _write": "into memory",
     "system/untrusted/limits.py _work": "standard error of a process of its own",

@@ -37,7 +37,6 @@ def test_no_folder_is_made_where_a_link_leads_to_nothing(name, tmp_path):
     write_folder(tmp_path / "out" / "below", lambda one: None, "model")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
 @pytest.mark.parametrize("umask", [0o022, 0o007, 0o077])
 def test_weights_may_be_read_by_whom_the_umask_lets(umask, tmp_path):
     def fill(empty: Path) -> None:

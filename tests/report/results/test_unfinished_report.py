@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from layerlab.errors import Interrupted, UserError
-from layerlab.report.results import finished_models
-from layerlab.report.results.finished_models import PAUSE, FinishedModels, keep_finished
+from layerlab.report.results import unfinished_report
 from layerlab.report.results.report import Report, load_report
+from layerlab.report.results.unfinished_report import PAUSE, UnfinishedReport, keep_finished
 from layerlab.system.signals import Stopped
 from tests.report.support.reading import card, content, frames, measures
 from tests.support.refused import refuses
@@ -70,7 +70,7 @@ def test_what_somebody_else_keeps_under_that_name_stays_and_the_loss_is_said(tmp
     theirs.parent.mkdir()
     theirs.write_text("hard work")
     with keep_finished(tmp_path / "out") as keep, monkeypatch.context() as patch:
-        patch.setattr(finished_models, "PAUSE", 0)
+        patch.setattr(unfinished_report, "PAUSE", 0)
         keep(of("a"))  # ends no inspection
     said = refuses("^c; 1 model was finished ", fail, tmp_path / "out", UserError("c"), of("a"))
     assert "and the report is lost: " in said and "holds something other than a report" in said
@@ -78,7 +78,7 @@ def test_what_somebody_else_keeps_under_that_name_stays_and_the_loss_is_said(tmp
 
 
 def test_what_is_finished_is_saved_now_and_then(tmp_path):
-    finished = FinishedModels(tmp_path / "out")
+    finished = UnfinishedReport(tmp_path / "out")
 
     def count(*names: str) -> int:
         finished.keep(of(*names))
@@ -93,12 +93,12 @@ def test_what_is_finished_is_saved_now_and_then(tmp_path):
 
 
 def test_with_the_whole_what_was_saved_of_it_goes_and_nothing_else(tmp_path, monkeypatch):
-    earlier = FinishedModels(tmp_path / "out").folder
+    earlier = UnfinishedReport(tmp_path / "out").folder
     of("a").save(earlier)
     with keep_finished(tmp_path / "out") as keep:
         keep(of("b"))  # and is over before anything was saved
     assert [one["name"] for one in load_report(earlier).models] == ["a"]
-    monkeypatch.setattr(finished_models, "PAUSE", 0)
+    monkeypatch.setattr(unfinished_report, "PAUSE", 0)
     with keep_finished(tmp_path / "out") as keep:
         keep(of("b"))
         assert [one["name"] for one in load_report(earlier).models] == ["b"]
@@ -109,4 +109,4 @@ def test_with_the_whole_what_was_saved_of_it_goes_and_nothing_else(tmp_path, mon
 def test_a_folder_is_named_after_the_one_that_was_asked_for(given, kept, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert FinishedModels(Path(given)).folder.name == kept
+    assert UnfinishedReport(Path(given)).folder.name == kept

@@ -1,4 +1,4 @@
-"""The report of models that are finished, saved in case that the next one fails."""
+"""The report of an inspection that goes on, saved in case the next model fails."""
 
 import shutil
 import time
@@ -16,8 +16,8 @@ from layerlab.system.files import from_here, resolve
 PAUSE = 60.0
 
 
-class FinishedModels:
-    """Saves the report of finished models beside the folder of the report to be."""
+class UnfinishedReport:
+    """Saves the report of the finished models beside the folder that was asked for."""
 
     def __init__(self, folder: Path, lang: str = ENGLISH) -> None:
         target = resolve(folder)
@@ -56,13 +56,13 @@ class FinishedModels:
 
 @contextmanager
 def keep_finished(folder: Path, lang: str = ENGLISH) -> Iterator[Callable[[Report], None]]:
-    """Yield what takes the report of finished models, to save it where the next one fails.
+    """Yield a function that takes the report of the finished models, saved where the rest fails.
 
     Raises:
         UserError: the rest failed; it says where the finished models are.
         Interrupted: likewise.
     """
-    finished = FinishedModels(folder, lang)
+    finished = UnfinishedReport(folder, lang)
     try:
         yield finished.keep
     except BaseException as error:
