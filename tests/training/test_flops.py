@@ -214,7 +214,7 @@ def test_arms_whose_updates_take_the_same_are_measured_once(monkeypatch):
 
 @pytest.mark.full
 def test_what_is_too_long_is_measured_on_less(operations):
-    """As if the machine were so slow that a pass had time for a third of a block."""
+    # As if the machine were so slow that a pass had time for a third of a block.
     run, short = (plan(recipe({"width": 64, "context": n}), EXTENT)[0] for n in (256, 80))
     flops, fewer = (flops_per_token(one.recipe).full for one in (run, short))
     whole = measure_step_time(run, flops, 1e11)
