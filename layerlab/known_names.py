@@ -9,6 +9,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.validation import short_repr, suggest
 
+# The order of a report: from what the stream carries to the attention that moves it, then the cost.
 MEASURES = tuple(
     """
     diversity dimension features stream lens ablation spectrum attention querykey matrices
@@ -27,7 +28,8 @@ STUDIES = tuple(
     path-length precision-advice predictor printed-averages qk-control rank-collapse
     rounding-depth rounding-input rounding-norm rounding-placement saliency-repeat same-loss
     scaled-identity scaled-identity-trained series-cost series-exchange shortcut-cost
-    shortcut-noise sizes spikes stochastic tokenizer-table twin-transfer unit-ball where-noise
+    shortcut-noise sizes spikes spikes-bf16 stochastic tokenizer-table twin-transfer unit-ball
+    where-noise
     """.split()
 )
 # Those that draw what their runs drew, neither more nor less.
@@ -35,7 +37,7 @@ FIXED = frozenset(
     """
     ablation-noise batch-confound eight-residuals-long eight-residuals-twin fewer-layers
     low-precision norm-placement pangu-ablation-twin pangu-pretrain-twin printed-averages
-    qk-control series-cost shortcut-cost sizes spikes
+    qk-control series-cost shortcut-cost sizes spikes spikes-bf16
     """.split()
 )
 # Those that look at trained models, and at those that a user names.
