@@ -20,6 +20,9 @@ CHANGES = {
     "record: `numerics/recorded/`, a reader",
     "a key of a recipe": "`recipes/training_sections.py`, `comparison_sections.py` or "
     "`adaptation_sections.py`, a field",
+    "an optimizer, or a schedule of the learning rate": "`training/optimizer.py` or "
+    "`training/lr_schedule.py`; its name: `optimizer` or `lr_scheduler_type` in "
+    "`recipes/training_sections.py`",
     "a kind of file that texts come in": "`data/sources.py`, and a file with its reader beside it",
     "a statistic of a comparison": "`experiments/statistics/`, corrections for several tests in "
     "`multiple_comparisons.py`; of a study: `studies/engine/`",
@@ -30,8 +33,9 @@ CHANGES = {
     "questions; `suites.py`, where its group is new; `evaluation/tasks/prompts.py`, its prompt; a "
     "score that lm-eval does not have: `evaluation/metrics/`",
     "a way to initialise embeddings": "`adaptation/embeddings/init.py`",
-    "a finding of a report": "`report/findings/`, the file of its subject, an entry of `RULES`; an "
-    "alarm while a model trains: `training/monitor/rules.py`",
+    "a finding of a report": "`report/findings/`, the file of its subject, an entry of `RULES` (a "
+    "new subject: its line in `find.py`); an alarm while a model trains: "
+    "`training/monitor/rules.py`",
     "a language of the pages": "`report/i18n/locale/`, a folder with a gettext catalogue, which "
     "`python docs/language.py de` begins ([how](add-a-language.md))",
     "a study of a source's claim": "`studies/`, the folder of its source (keys: docs/sources.md), "
@@ -40,7 +44,7 @@ CHANGES = {
     "and `system/files.py` for what is read, `system/untrusted/limits.py` for what is run",
     "a check that files are unchanged": "`records/file_digests.py`",
     "a log that another trainer wrote": "`logs/formats/`, a file with its reader; "
-    "the ending of its name in `logs/read.py`",
+    "the ending of its name, and its turn, in `logs/read.py`",
     "a stage of adaptation": "`adaptation/`, a folder; its section in "
     "`recipes/adaptation_sections.py`, its turn in `adaptation/pipeline/`",
     "a figure or a section of a page": "`report/views/` for what is drawn on it, `report/pages/` "
