@@ -21,6 +21,7 @@ from typing import Any
 
 from layerlab import builtin
 from layerlab.errors import UserError
+from layerlab.known_names import MEASURES
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.naming import (
     EXAMPLE,
@@ -46,31 +47,6 @@ from layerlab.validation import short_repr
 from layerlab.variants.renamed import update_imports
 from layerlab.variants.source_file import check_unchanged
 
-# The order of a report: from what the stream carries to the attention that moves it, then the cost.
-ORDER = (
-    "diversity",
-    "dimension",
-    "features",
-    "stream",
-    "lens",
-    "ablation",
-    "spectrum",
-    "attention",
-    "querykey",
-    "matrices",
-    "change",
-    "lipschitz",
-    "gain",
-    "theorems",
-    "rounding",
-    "logits",
-    "attribution",
-    "gap",
-    "swap",
-    "gradients",
-    "condition",
-    "saliency",
-)
 # What is measured when formats are asked for; gradients only when they are, too.
 ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
@@ -372,8 +348,8 @@ def with_other(chosen: Sequence[Measure], against: str | None, weights: bool) ->
 
 
 def _place(measure: Measure) -> tuple[int, str]:
-    known = measure.name in ORDER
-    return (ORDER.index(measure.name) if known else len(ORDER), measure.name)
+    known = measure.name in MEASURES
+    return (MEASURES.index(measure.name) if known else len(MEASURES), measure.name)
 
 
 def _by_name(declared: Iterable[Measure]) -> dict[str, Measure]:
