@@ -1,7 +1,6 @@
 """`layerlab study`: the list, or one study with its verdict; heavy imports only inside."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from layerlab.cli.options import DeviceOrAuto, Dtype, Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
-from layerlab.errors import Interrupted, UserError
+from layerlab.errors import UserError
 from layerlab.known_names import FIXED, OF_MODELS, STUDIES, refuse_models, unknown_study
 from layerlab.known_options import STUDIES as STUDY_OPTIONS
 from layerlab.known_options import check_settings, check_study
@@ -17,7 +16,7 @@ from layerlab.loading.folders import check_found
 from layerlab.loading.options import is_random
 from layerlab.report.figures.export import FigureKind
 from layerlab.report.results.folder import check_folder
-from layerlab.validation import short_repr
+from layerlab.system.signals import explain_interruption
 
 OUT = Path("layerlab-studies")
 RUNS = Path("layerlab-runs")
@@ -106,7 +105,7 @@ def study(
         raise unknown_study(str(name), STUDIES)
     if every:
         _refuse_choice(name, draws, option, as_json, model, text, device, dtype)
-    options = parse_options(option or ())
+    options = read_options(option or ())
     check_study(str(name), options, STUDY_OPTIONS.get(str(name), {}))
     own_device = "device" in STUDY_OPTIONS.get(str(name), {})
     if (
@@ -135,7 +134,7 @@ def study(
         "progress": not quiet,
         "lang": lang,
     }
-    with _interruptible():
+    with explain_interruption("what is finished is kept", ", and --restart as well to begin anew"):
         if every:
             from layerlab.studies.engine.suite import every as carry_out_all
 
@@ -169,47 +168,19 @@ def _draw(record: Any, figures: FigureKind | None, lang: str) -> None:
         record.save(record.folder, figures=figures, lang=lang)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Explain an interruption in one line."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise Interrupted(
-            "interrupted; what is finished is kept: type the same command to go on, and "
-            "--restart as well to begin anew"
-        ) from stop
-
-
-def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse options as typed: numbers where they look like one, else text.
+def read_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read options of a study as they are typed.
 
     Raises:
-        UserError: a word without a name or a value, or a name twice.
+        UserError: as `parse_options`, or one of them has an option of its own.
     """
-    found: dict[str, Any] = {}
-    for word in pairs:
-        name, sign, value = word.partition("=")
-        if not sign or not name.isidentifier() or not value:
-            raise UserError(
-                f"cannot read the option {short_repr(word)}; expected NAME=VALUE: "
-                "type for example --option norm=rms"
-            )
+    from layerlab.model.typed_options import parse_options
+
+    found = parse_options(pairs, example="norm=rms")
+    for name in found:
         if name in SETTINGS:
-            raise UserError(f"{name} is no option of a study; type --{name} {value}")
-        if name in found:
-            raise UserError(f"--option {short_repr(name)} is given twice; type it once")
-        found[name] = _value(value)
+            raise UserError(f"{name} is no option of a study; type --{name} {found[name]}")
     return found
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
 
 
 def _refuse_choice(*chosen: Any) -> None:

@@ -1,8 +1,7 @@
 """`layerlab train` and `layerlab compare`; heavy imports only inside."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,16 +13,18 @@ from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
 from layerlab.console.tables import say, say_wrapped, show, show_json, show_result
 from layerlab.data.archives import limit_archives
-from layerlab.errors import Interrupted, UserError
+from layerlab.errors import UserError
 from layerlab.known_names import VARIANTS
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.parse import toml_of
 from layerlab.records.run_files import COMPARISON
+from layerlab.system.signals import explain_interruption
 from layerlab.system.untrusted.trust import REMOTE, add_options, trust
 from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
 SMALLEST = "smoke"
+KEPT = "what is finished and every checkpoint is kept"
 
 SetOption = Annotated[
     list[str] | None,
@@ -99,7 +100,7 @@ def train(
         else:
             say(found.summary())
 
-    with announce_interruption():
+    with explain_interruption(KEPT):
         found = experiment.train_task(task, progress=not quiet, tell=tell)
     if metrics is None and not as_json:
         say(f"The page: {found.page}")
@@ -183,7 +184,7 @@ def compare(
     def tell(found: Any) -> None:
         show_result(found, as_json, found.table)
 
-    with announce_interruption():
+    with explain_interruption(KEPT):
         if judge:
             comparison = experiment.judge_task(task, fold=fold, tell=tell)
         else:
@@ -237,20 +238,6 @@ def _check_recipe(
         if read:
             check_texts(side.data)
     return found
-
-
-@contextmanager
-def announce_interruption() -> Iterator[None]:
-    """Explain an interruption in one line; runs in progress write a checkpoint."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit) as stop:
-        code = stop.code if isinstance(stop, SystemExit) else None
-        raise Interrupted(
-            "interrupted; what is finished and every checkpoint is kept: type the same command to "
-            "go on",
-            code if isinstance(code, int) else 130,
-        ) from stop
 
 
 def _name_arms(names: str | None) -> list[str]:

@@ -58,11 +58,14 @@ def parse_settings(name: str, settings: str) -> dict[str, Any]:
     return parse_options(filter(None, entries), typed=f"{name}:")
 
 
-def parse_options(entries: Iterable[str], typed: str = "--option ") -> dict[str, Any]:
+def parse_options(
+    entries: Iterable[str], typed: str = "--option ", example: str = "shortcut.bias=true"
+) -> dict[str, Any]:
     """Parse options of a command line: name=value, with a value as in Python or a bare text.
 
     Args:
         typed: stands before an option where it is typed.
+        example: of an option that would be read.
 
     Raises:
         UserError: an entry without a name or without a value.
@@ -77,7 +80,7 @@ def parse_options(entries: Iterable[str], typed: str = "--option ") -> dict[str,
         if not (name.strip() and equals and value.strip()):
             raise UserError(
                 f"cannot read the option {short_repr(entry)}; expected a name and a value: "
-                f"type {typed}shortcut.bias=true"
+                f"type {typed}{example}"
             )
         if (name := name.strip()) in found:
             raise UserError(f"{typed}{short_repr(name)} is given twice; type it once")

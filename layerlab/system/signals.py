@@ -74,26 +74,41 @@ def hear_ctrl_c() -> Iterator[list[int]]:
 
 
 @contextmanager
-def hear_interruptions(kept: Path) -> Iterator[None]:
+def explain_interruption(kept: str, further: str = "") -> Iterator[None]:
     """Explain an interruption in one line.
 
     Args:
-        kept: where finished tasks are.
+        kept: what is.
+        further: what else may be typed.
 
     Raises:
         Interrupted: it was interrupted; its code is 128 and the number of the signal.
     """
     try:
-        with ExitStack() as stack:
-            for name in SENT[1:]:  # Python itself hears ctrl-c
-                stack.enter_context(hear(name))
-            yield
+        yield
     except (KeyboardInterrupt, SystemExit) as stop:
         code = getattr(stop, "code", None)
         raise Interrupted(
-            f"interrupted; what is finished is kept in {kept}: type the same command to go on",
+            f"interrupted; {kept}: type the same command to go on{further}",
             code if isinstance(code, int) else 128 + signal.SIGINT,
         ) from None
+
+
+@contextmanager
+def hear_interruptions(kept: Path) -> Iterator[None]:
+    """Hear every signal that asks to stop, and explain an interruption in one line.
+
+    Args:
+        kept: where finished tasks are.
+
+    Raises:
+        Interrupted: as `explain_interruption`.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(explain_interruption(f"what is finished is kept in {kept}"))
+        for name in SENT[1:]:  # Python itself hears ctrl-c
+            stack.enter_context(hear(name))
+        yield
 
 
 class GracefulStop:

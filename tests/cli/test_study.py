@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from layerlab import UserError
-from layerlab.cli.study import parse_options
+from layerlab.cli.study import read_options
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from tests.cli.several import several
@@ -49,6 +48,10 @@ def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
     assert code == 130
     assert "interrupted; what is finished is kept: type the same command to go on" in error
     assert "Traceback" not in error and not (tmp_path / "out").exists()
+    kept = len([*(tmp_path / ".out.batches").glob("*.npz")])
+    code, error = stopped(tmp_path, signal.SIGTERM, kept + 1)
+    assert code == 143
+    assert "interrupted; what is finished is kept: type the same command to go on" in error
     kept = len([*(tmp_path / ".out.batches").glob("*.npz")])
     code, _ = stopped(tmp_path, signal.SIGKILL, kept + 1)
     assert code == -signal.SIGKILL and not (tmp_path / "out").exists()
@@ -99,20 +102,18 @@ def test_the_list_one_study_and_mistakes(tmp_path):
     assert json.loads(printed.out)["study"] == "rounding-input" and printed.error == ""
     assert (lost.code, word.code, keyword.code, unknown.code) == (2, 2, 2, 2)
     assert "settings without a study; expected its name before them" in lost.error
-    assert "cannot read the option 'digits'; expected NAME=VALUE" in word.error
+    assert "cannot read the option 'digits'; expected a name and a value" in word.error
     assert "draws is no option of a study; type --draws 9" in keyword.error
     assert "no study is called 'rounding-inputs'" in unknown.error
 
 
-def test_options_are_read_as_numbers_where_they_look_like_one():
-    assert parse_options(["norm=rms", "layers=4", "variance=0.5"]) == {
+def test_options_are_read_as_those_of_a_variant_with_an_example_of_a_study():
+    assert read_options(["norm=rms", "layers=4", "variance=0.5"]) == {
         "norm": "rms",
         "layers": 4,
         "variance": 0.5,
     }
-    refuses("expected NAME=VALUE", parse_options, ["=3"])
-    with pytest.raises(UserError, match="--option 'layers' is given twice; type it once"):
-        parse_options(["layers=4", "layers=5"])
+    refuses("expected a name and a value: type --option norm=rms", read_options, ["=3"])
 
 
 @pytest.mark.full

@@ -12,9 +12,10 @@ from layerlab.cli.adapt.tokenizer import vocabulary
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_adaptation
-from layerlab.cli.train import SetOption, announce_interruption, read_settings
+from layerlab.cli.train import KEPT, SetOption, read_settings
 from layerlab.console.tables import show, show_result
 from layerlab.data.archives import limit_archives
+from layerlab.system.signals import explain_interruption
 from layerlab.system.untrusted.trust import trustable
 
 DEFAULT = "recipe"
@@ -83,15 +84,15 @@ def carry_out(
         check_adaptation(read)
 
     # Late: it needs torch, and what is refused above does not.
-    from layerlab.api import adapt as curriculum
+    from layerlab.api import adapt as pipeline
 
-    found = curriculum.plan_adaptation(read, out, lang=lang, load=load or (), strict=not planned)
+    found = pipeline.plan_adaptation(read, out, lang=lang, load=load or (), strict=not planned)
     if planned:
-        expected = curriculum.estimate_stages(found)
+        expected = pipeline.estimate_stages(found)
         show_result(expected, as_json, expected.table())
         return
-    with announce_interruption():
-        adapted = curriculum.run_adaptation(found, progress=not quiet)
+    with explain_interruption(KEPT):
+        adapted = pipeline.run_adaptation(found, progress=not quiet)
     show_result(adapted.content, as_json, adapted.table, f"The page: {adapted.page}")
 
 
