@@ -40,7 +40,7 @@ from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_
 from layerlab.records.checkpoint_names import remove_partials
 from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
+from layerlab.report.pages.adaptation import check_adaptation_folder, save_adaptation
 from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
@@ -196,7 +196,7 @@ def run_adaptation(pipeline: AdaptationPlan, *, progress: bool = True) -> Adapta
     arms, store = pipeline.recipe.arms(), pipeline.store
     with ExitStack() as stack:
         stack.enter_context(lock_folder(pipeline.out))
-        check_curriculum(pipeline.out)  # refuses before the work what is not to be lost
+        check_adaptation_folder(pipeline.out)  # refuses before the work what is not to be lost
         stack.enter_context(with_threads(pipeline.recipe.run.threads))
         shown: Progress = NullProgress()
         if progress:
@@ -220,7 +220,7 @@ def run_adaptation(pipeline: AdaptationPlan, *, progress: bool = True) -> Adapta
             )
         content = Tally(pipeline.recipe, pipeline.stages, store).content()
         content |= _compare(pipeline, content)
-        page = save_curriculum(content, pipeline.out, pipeline.lang)
+        page = save_adaptation(content, pipeline.out, pipeline.lang)
     return AdaptationResult(content, page, _models(pipeline))
 
 

@@ -81,7 +81,6 @@ def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
     Runs that nothing tells the seed of have numbers that no other has: they are paired with none.
     """
     seeds = {one.seed for one in logs if one.seed is not None}
-    # float: a table with gaps has 3.0 for 3.
     if all(_is_whole(word) for word in seeds):
         known = {word: int(word) for word in seeds}
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pathspec
 
 from layerlab.recipes.adaptation import load_adaptation
-from layerlab.report.pages.adaptation import save_curriculum
+from layerlab.report.pages.adaptation import save_adaptation
 from tests.report.support.passed import passed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def test_a_recipe_that_has_not_run_says_so(tmp_path):
 
 
 def test_a_result_is_told_with_its_scores_and_what_was_forgotten(tmp_path):
-    save_curriculum({**passed(), "name": RECIPE.name}, tmp_path / RECIPE.name)
+    save_adaptation({**passed(), "name": RECIPE.name}, tmp_path / RECIPE.name)
     page = adapted(tmp_path, [RECIPE])
     for said in (
         "4 of 4 stages are finished",
@@ -44,7 +44,7 @@ def test_scores_are_held_against_chance(tmp_path):
     row = content["table"]["rows"][1]
     for score, said in ((0.4, "1 lies"), (0.3, "0 lie"), (0.0, "1 lies")):
         row["cells"] = [{"score": score, "error": 0.07, "n": 50}]
-        save_curriculum(content, tmp_path / RECIPE.name)
+        save_adaptation(content, tmp_path / RECIPE.name)
         page = adapted(tmp_path, [RECIPE])
         assert "At most 5 questions of each subject are asked." in page
         assert f"A guess scores 25 on C-Eval; of 1 scores there {said} further from that" in page
@@ -53,7 +53,7 @@ def test_scores_are_held_against_chance(tmp_path):
 
 def test_of_an_adaptation_its_result_and_its_pictures_are_kept(tmp_path):
     place = tmp_path / RECIPE.name
-    save_curriculum(passed(), place)
+    save_adaptation(passed(), place)
     (place / "stages" / "base-1").mkdir(parents=True)
     (place / "stages" / "base-1" / "stage.json").write_text(json.dumps({}))
     rules = (ROOT / "docs" / "results" / ".gitignore").read_text("utf-8").splitlines()

@@ -199,7 +199,7 @@ def test_what_is_beside_the_page_stays_english(tmp_path):
     content = race(("llama", "history-1"), seeds=(1, 2), updates=40)
     (run, *_) = write_runs(content, tmp_path)
     pages = [comparison.save_comparison(content, tmp_path, "zh"), comparison.save_run(run, "zh")]
-    pages.append(adaptation.save_curriculum(passed(), tmp_path / "adapted", "zh"))
+    pages.append(adaptation.save_adaptation(passed(), tmp_path / "adapted", "zh"))
     assert all('<html lang="zh">' in page.read_text("utf-8") for page in pages)
     others = [file for file in tmp_path.rglob("*.*") if file.suffix in {".json", ".csv", ".svg"}]
     assert len(others) > 20

@@ -28,7 +28,7 @@ from layerlab.system import files
 from layerlab.system.csv_text import csv_of
 from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 
-_STYLES = ("page.css", "comparison.css", "curriculum.css")
+_STYLES = ("page.css", "comparison.css", "adaptation.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"
 ROWS = 200
 NAME = 60
@@ -60,7 +60,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     recipe = current_settings(checked["recipe"])
     pictures = [one for kind in KINDS if (one := _picture(checked["pretrain"], kind, translator))]
     return fill_page(
-        "curriculum.html",
+        "adaptation.html",
         _STYLES,
         lang,
         content=checked,
@@ -79,7 +79,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     )
 
 
-def check_curriculum(folder: Path) -> None:
+def check_adaptation_folder(folder: Path) -> None:
     """Refuse a folder with files that a report would replace and that no earlier one wrote.
 
     Raises:
@@ -90,7 +90,7 @@ def check_curriculum(folder: Path) -> None:
         foreign = next(
             (name for name in (PAGE, TABLES, PICTURES) if (folder / name).exists()), None
         )
-    elif not _is_curriculum(folder / DATA):
+    elif not _is_adaptation(folder / DATA):
         foreign = DATA
     elif (folder / PAGE).exists() and not is_own_page(folder / PAGE, mark_of("adapt")):
         foreign = PAGE
@@ -102,7 +102,7 @@ def check_curriculum(folder: Path) -> None:
     check_own_links(folder, (DATA, PAGE, TABLES, PICTURES))
 
 
-def _is_curriculum(file: Path) -> bool:
+def _is_adaptation(file: Path) -> bool:
     try:
         found = read_json(file)
     except (OSError, ValueError):
@@ -111,7 +111,7 @@ def _is_curriculum(file: Path) -> bool:
     return isinstance(found, dict) and all(isinstance(found.get(n), k) for n, k in kinds.items())
 
 
-def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
+def save_adaptation(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html, result.json, tables/ and pictures/ into the folder of an adaptation.
 
     Each file is written whole or not at all, and nothing else in the folder is touched.
@@ -129,7 +129,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     """
     checked = _check(content)
     written = render(checked, lang)
-    check_curriculum(folder)
+    check_adaptation_folder(folder)
     # First: it tells that what lies beside it was written here.
     sealed = seal(json_values(content))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, indent=1)

@@ -13,7 +13,7 @@ from layerlab.report.pages import adaptation_tables
 from layerlab.report.pages.shell import fill_page
 from layerlab.report.views import command
 
-_STYLES = ("page.css", "comparison.css", "curriculum.css")
+_STYLES = ("page.css", "comparison.css", "adaptation.css")
 PAGE = "proof.html"
 # Tokens that are shown of a list; the file has all.
 MOST = 200

@@ -10,7 +10,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.evaluation.results.result import EvaluationResult
-from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
+from layerlab.report.pages.adaptation import check_adaptation_folder, save_adaptation
 from layerlab.report.pages.evaluation import PAGE, render
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine import suite
@@ -35,8 +35,8 @@ RECIPE = {"name": "thesis", "base": {"model": "llama"}, "evaluate": {"prompts": 
 def test_an_adaptation_replaces_nothing_but_its_own(name, beside, tmp_path):
     out = tmp_path / "thesis"
     if beside:
-        save_curriculum(passed(), out)
-        save_curriculum(passed(), out)
+        save_adaptation(passed(), out)
+        save_adaptation(passed(), out)
         if not name.endswith(("html", "json")):
             return
     (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def test_an_adaptation_replaces_nothing_but_its_own(name, beside, tmp_path):
 
 
 def save(out: Path) -> Path:
-    return save_curriculum(passed(), out)
+    return save_adaptation(passed(), out)
 
 
 @pytest.mark.full
@@ -76,14 +76,14 @@ def test_an_adaptation_is_known_wherever_writing_is_cut_off(tmp_path, monkeypatc
                 whole = stop
                 break
             except KeyboardInterrupt:
-                check_curriculum(tmp_path)
+                check_adaptation_folder(tmp_path)
     assert whole > 5
 
 
 @pytest.mark.parametrize("found", ["[]", "3", "{", '{"arms": []}', "[" * 20_000])
 def test_a_result_of_something_else_is_left_alone(found, tmp_path):
     (tmp_path / "result.json").write_text(found)
-    refuses(r"something other than an adaptation: result\.json", check_curriculum, tmp_path)
+    refuses(r"something other than an adaptation: result\.json", check_adaptation_folder, tmp_path)
 
 
 def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(content, tmp_path):
@@ -93,7 +93,7 @@ def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(content, tmp_pat
     result.save(tmp_path)
     page.write_text("mine")
     refuses(r"other than an evaluation: report\.html; name a new", result.save, tmp_path)
-    save_curriculum(passed(), tmp_path / "other")
+    save_adaptation(passed(), tmp_path / "other")
     (tmp_path / "other" / "report.html").replace(page)
     refuses(r"other than an evaluation: report\.html; name a new", result.save, tmp_path)
     assert is_own_page(page, mark_of("adapt"))

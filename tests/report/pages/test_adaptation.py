@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from layerlab.report.pages.adaptation import render, save_curriculum
+from layerlab.report.pages.adaptation import render, save_adaptation
 from layerlab.report.pages.adaptation_tables import sections
 from tests.report.support.passed import passed
 from tests.report.support.sample import HOSTILE
@@ -53,7 +53,7 @@ def test_every_run_has_a_look_of_its_own_without_any_colour():
 
 
 def test_files_are_written_beside_the_page(tmp_path):
-    assert save_curriculum(passed(), tmp_path) == tmp_path / "report.html"
+    assert save_adaptation(passed(), tmp_path) == tmp_path / "report.html"
     assert json.loads((tmp_path / "result.json").read_text("utf-8"))["arms"][0] == "replay"
     assert pd.read_csv(tmp_path / "tables" / "changes.csv")["value"].tolist() == [0.1, 0.1]
     drawn = (tmp_path / "pictures" / "general.svg").read_text("utf-8")
