@@ -28,7 +28,7 @@ from layerlab.evaluation.results.aggregate import (
     section_rows,
     unsound_remarks,
 )
-from layerlab.evaluation.results.data_issues import remarks as oddities
+from layerlab.evaluation.results.data_issues import remarks as describe_data_issues
 from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import missing_metric_remarks, task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
@@ -294,7 +294,7 @@ def _sum(
         *missing_metric_remarks(tasks),
         *question_remarks(records),
         *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
-        *oddities(asked, question.data, complete=question.options.limit is None),
+        *describe_data_issues(asked, question.data, complete=question.options.limit is None),
     ]
     names = [arm["arm"] for arm in arms]
     content = {

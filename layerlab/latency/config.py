@@ -25,7 +25,7 @@ class LatencyConfig:
         batch: sequences side by side.
         context: tokens of the prompt.
         new: tokens that follow it: the first is the prompt's, each other takes a step.
-        repetitions: of every contestant, in turns.
+        repetitions: of every candidate, in turns.
         seed: of the prompts.
     """
 

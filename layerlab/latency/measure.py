@@ -140,7 +140,7 @@ class Latency:
 
 
 def measure_latency(
-    contestants: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     setting: LatencyConfig,
     *,
     pair: MatchedPair | None = None,
@@ -149,15 +149,15 @@ def measure_latency(
     """Measure the time that models take, in turns.
 
     Args:
-        pair: whose contestants they are.
+        pair: whose candidates they are.
         note: is told of each repetition.
 
     Raises:
         UserError: one cannot be loaded, they do not fit into memory, or one keeps no cache.
     """
-    check_room(contestants, setting)
+    check_room(candidates, setting)
     with with_threads(setting.threads):
-        players = [_TimedModel(one, setting) for one in contestants]
+        players = [_TimedModel(one, setting) for one in candidates]
         for number in range(setting.repetitions):
             note(f"repetition {number + 1} of {setting.repetitions}")
             turn = number % len(players)
@@ -198,7 +198,7 @@ def generate(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> G
 
 
 class _TimedModel:
-    """A contestant with its times."""
+    """A candidate with its times."""
 
     def __init__(self, one: Candidate, setting: LatencyConfig) -> None:
         """Load a model, warm it up, and measure its memory."""

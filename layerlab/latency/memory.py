@@ -44,14 +44,14 @@ def cache_numbers(one: Candidate, batch: int, tokens: int) -> int:
     return batch * (each + account(one.design.spec, shape).cached)
 
 
-def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None:
+def check_room(candidates: Sequence[Candidate], setting: LatencyConfig) -> None:
     """Refuse, before anything is built, variants that do not fit into memory together.
 
     Raises:
         UserError: says what is needed and what there is.
     """
     weights, caches = [], []
-    for one in contestants:
+    for one in candidates:
         cost = one.account()
         weights.append(cost.parameters if cost else 0)
         caches.append(cache_numbers(one, setting.batch, setting.cached))
@@ -61,7 +61,7 @@ def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None
     room = MEMORY_SHARE * free_memory(setting.device)
     if needed > room:
         raise UserError(
-            f"{' and '.join(one.name for one in contestants)} take {needed / 1e9:.1f} GB in "
+            f"{' and '.join(one.name for one in candidates)} take {needed / 1e9:.1f} GB in "
             f"{setting.kind} (weights {size * sum(weights) / 1e9:.1f}, cache "
             f"{size * max(caches) / 1e9:.1f}), and {room / 1e9:.1f} GB may be used here; type a "
             "smaller --width, or --dtype bfloat16"

@@ -33,7 +33,7 @@ MatchWord = Literal["holds", "fails", "not decided", "not a twin"]
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedPair:
-    """Two contestants and what is expected of them.
+    """Two candidates and what is expected of them.
 
     Attributes:
         accounting: its name.
@@ -75,7 +75,7 @@ class MatchVerdict:
 
 
 def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> MatchedPair:
-    """Return the two contestants of an accounting.
+    """Return the two candidates of an accounting.
 
     Args:
         accounting: one of `ACCOUNTINGS`.

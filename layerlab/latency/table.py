@@ -13,7 +13,7 @@ from layerlab.latency.parameter_matching import MatchedPair, published_times
 
 
 def timetable(found: Latency, width: int) -> RenderableType:
-    """Return a table of the contestants and of the source, with the ratios and the verdict.
+    """Return a table of the candidates and of the source, with the ratios and the verdict.
 
     Args:
         width: of the terminal in characters.

@@ -14,7 +14,7 @@ from layerlab.console.progress import Progress
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import scorer
 from layerlab.evaluation.harness.prepare import check_whole, engine, load_whole
-from layerlab.evaluation.results.data_issues import remarks as describe_oddities
+from layerlab.evaluation.results.data_issues import remarks as describe_data_issues
 from layerlab.evaluation.results.question_scores import score_whole
 from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
@@ -206,7 +206,7 @@ def _describe_questions(tasks: Sequence[Any]) -> list[str]:
     """Describe which questions are left out, or odd."""
     named = [remark for leaf in tasks for remark in getattr(leaf, "remarks", ())]
     ours = dict.fromkeys(leaf.benchmark for leaf in tasks if hasattr(leaf, "benchmark"))
-    return [*named, *describe_oddities(ours)]
+    return [*named, *describe_data_issues(ours)]
 
 
 def _hash_asked(tasks: Sequence[Any]) -> str:

@@ -81,7 +81,7 @@ def read_items(
     return answered
 
 
-def oddities(
+def describe_odd_items(
     benchmark: Benchmark, subtask: Subtask, split: str, folder: Path | None = None
 ) -> list[str]:
     """Describe what is odd in a file, a line each; its questions are scored as published.

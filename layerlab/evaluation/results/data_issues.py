@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from layerlab.evaluation.benchmarks.items import (
+    describe_odd_items,
     describe_repeated,
-    oddities,
     read_items,
     sum_up_alike,
 )
@@ -64,7 +64,7 @@ def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     lines = (
         line
         for subtask in benchmark.subjects
-        for line in oddities(benchmark, subtask, benchmark.split, folder)
+        for line in describe_odd_items(benchmark, subtask, benchmark.split, folder)
     )
     return (f"{benchmark.title}: {line}" for line in sum_up_alike(lines))
 

@@ -181,8 +181,8 @@ def estimate(
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
     cache: dict[str, StepTime] = {}  # of arms whose updates take the same, measured once
-    paces = {arm: _pace(of[0], peak, measure, cache) for arm, of in arms.items()}
-    sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
+    step_times = {arm: _step_time(of[0], peak, measure, cache) for arm, of in arms.items()}
+    sides = {arm: _side(of, step_times[arm], peak) for arm, of in arms.items()}
     own = processes and not lockstep
     start = startup_seconds(first.run.device, measure=measure) if own and peak else 0.0
     shared = own and shares_processes(settings)
@@ -190,7 +190,7 @@ def estimate(
     each = begin + (0.0 if shared else start)
     seconds = {
         arm: side.seconds
-        and side.seconds + each + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
+        and side.seconds + each + _reading(arms[arm][0].recipe, step_times[arm], validation_tokens)
         for arm, side in sides.items()
     }
     asked = share_devices(settings, 1 if lockstep else len(runs))
@@ -235,7 +235,9 @@ def _list_untimed(runs: Sequence[RunSpec]) -> Iterator[str]:
         yield "to read the monitor"
 
 
-def _pace(run: RunSpec, peak: float | None, measure: bool, cache: dict[str, StepTime]) -> StepTime:
+def _step_time(
+    run: RunSpec, peak: float | None, measure: bool, cache: dict[str, StepTime]
+) -> StepTime:
     flops = flops_per_token(run.recipe).full
     if peak is None or not measure:
         return measure_step_time(run, flops, peak, measure=measure)
@@ -257,11 +259,11 @@ def _on_disk(runs: Sequence[RunSpec], crowd: Sequence[ArmEstimate]) -> int:
     return finished + under_way + page_bytes(sum(journal_bytes(run.recipe) for run in runs))
 
 
-def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEstimate:
+def _side(runs: Sequence[RunSpec], step: StepTime, peak: float | None) -> ArmEstimate:
     recipe = runs[0].recipe
     found = design_model(recipe)
     cost, each = account(found.spec, found.shape), flops_per_token(recipe)
-    own = process_memory(recipe, pace.activations)
+    own = process_memory(recipe, step.activations)
     updates = recipe.train.max_steps or 0
     tokens = recipe.train.batch_size * (recipe.data.block_size or found.shape.context)
     processes = recipe.run.num_processes
@@ -278,19 +280,19 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         updates=updates,
         update_tokens=tokens,
         flops=each.full * tokens * updates,
-        update_seconds=pace.update,
-        seconds=pace.update and updates * pace.update,
-        measured=pace.measured,
-        mfu=pace.update and peak and utilization(each.full * tokens, pace.update, processes * peak),
+        update_seconds=step.update,
+        seconds=step.update and updates * step.update,
+        measured=step.measured,
+        mfu=step.update and peak and utilization(each.full * tokens, step.update, processes * peak),
         process_memory=own,
         memory=processes * own,
-        activations=processes * pace.activations,
+        activations=processes * step.activations,
         checkpoints=checkpoint_bytes(recipe),
         disk=kept_bytes(recipe),
     )
 
 
-def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
+def _reading(recipe: TrainingRecipe, step: StepTime, validation: int) -> float:
     """Return seconds of a run's evaluations, which read each token forward only."""
     if recipe.evaluate.max_eval_blocks is not None:
         validation = min(
@@ -300,7 +302,7 @@ def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
     every = recipe.evaluate.eval_steps or max(1, updates // 10)
     evaluations = 1 + -(-updates // every)
     tokens = recipe.train.batch_size * (recipe.data.block_size or 1)
-    forward = (pace.update or 0.0) / 3 if pace.forward is None else pace.forward
+    forward = (step.update or 0.0) / 3 if step.forward is None else step.forward
     return evaluations * validation * forward / tokens
 
 

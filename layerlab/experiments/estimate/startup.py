@@ -32,7 +32,7 @@ def startup_seconds(device: str, module: str = TRAINER, *, measure: bool = True)
     """Return seconds until the process of a run can begin with its work.
 
     It is measured once for each machine and each set of versions. On a CPU it is processor time,
-    as a pace is; else it is time as it passes, much of which a GPU takes to wake up.
+    as a step time is; else it is time as it passes, much of which a GPU takes to wake up.
 
     Args:
         module: that the process imports.

@@ -83,7 +83,7 @@ def measure_step_time(
         share = tokens * flops / (ASSUMED * peak) / run.recipe.run.num_processes
         return StepTime(update=share, activations=_assumed_activations(run), measured=False)
     with with_threads(run.recipe.run.threads), keep_device_state():
-        return _Trial(run, flops, peak).pace()
+        return _Trial(run, flops, peak).measure()
 
 
 def cached_step_times(
@@ -202,7 +202,7 @@ class _Trial:
         drawn = torch.randint(0, found.shape.vocab, (self.rows, self.length), generator=own)
         self.tokens: Tensor = drawn.to(self.device)
 
-    def pace(self) -> StepTime:
+    def measure(self) -> StepTime:
         """Time an update, after one that warms up and counts activations."""
         kept = KeptBytes(self.model)
         with self._round():

@@ -1,4 +1,4 @@
-"""One sequence through one model again and again: in float64, in any format, and foretold."""
+"""One sequence through one model again and again: in float64, in any format, and predicted."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ class Reruns:
         run = Emulation(self.model, make_arithmetic(format, mode))
         read_outputs(run, self.call, self.blocks, lambda index, seen: read(index, seen[0]))
 
-    def foretold(self, format: str, kind: str) -> list[float]:
+    def predict(self, format: str, kind: str) -> list[float]:
         """Return the predicted or bounded errors, at the places of `true`.
 
         `kind` is "sampled" or "variance" for a prediction.

@@ -18,7 +18,7 @@ from layerlab.numerics.formats.formats import Format
 SINGLE = Format(name="fp32", digits=24, lowest=-126, highest=127, largest=(2 - 2.0**-23) * 2.0**127)
 
 
-class Hull(UnfusedAttention):
+class ConvexBound(UnfusedAttention):
     """Fused attention in a run that carries bounds.
 
     |out'| <= max_j |v'_j| (1 + excess), as sum_j round(e_j) <= (1 + excess) total and total >= 1,
@@ -82,7 +82,7 @@ class Hull(UnfusedAttention):
         return torch.where(reach * count < most, reach, torch.inf)
 
     def _excess(self, count: int) -> float:
-        """Return the factor by which rounding may exceed the hull.
+        """Return the factor by which rounding may exceed the bound.
 
         Roundings of weights, sum, product, quotient and result, in any mode, and two sums.
         """

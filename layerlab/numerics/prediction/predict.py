@@ -26,7 +26,7 @@ from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.prediction.attention_correlation import Correlation
-from layerlab.numerics.prediction.convex_bound import Hull
+from layerlab.numerics.prediction.convex_bound import ConvexBound
 from layerlab.numerics.prediction.error_state import ROOM, StateKind, algebra
 from layerlab.numerics.prediction.linear_rules import accumulate
 from layerlab.numerics.prediction.monte_carlo import sample_errors
@@ -77,7 +77,7 @@ class Prediction(Emulation):
         mark = None if self.arithmetic.cache else self.tracker.mark
         if self.algebra.power == 2:
             return _Softmax(mark=mark, copies=self.copies)
-        return Hull(self.arithmetic, self.algebra.unit, mark, self.copies)
+        return ConvexBound(self.arithmetic, self.algebra.unit, mark, self.copies)
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)

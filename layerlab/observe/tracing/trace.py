@@ -121,7 +121,7 @@ class _Watcher:
         self.read = read
         self.gradients = gradients
         self.found = found
-        self.visit: BlockCall | None = None
+        self.block_call: BlockCall | None = None
         self.visited: set[int] = set()
         self.quiet = False
         self.aside: list[AttentionCall] | None = None
@@ -160,7 +160,7 @@ class _Watcher:
         self.visited.add(index)
         entered = find_stream(args, options)
         self.fit(entered, entered)
-        self.visit = BlockCall(index=index, args=args, options=options, entered=entered)
+        self.block_call = BlockCall(index=index, args=args, options=options, entered=entered)
         if index == 0 and self.found.no_stream is None and self.sound(EMBEDDING, entered):
             number, stream = self.sequence, entered[0]
             self.give(Layer(sequence=number, layer=EMBEDDING, tokens=self.tokens, stream=stream))
@@ -183,29 +183,29 @@ class _Watcher:
         self, index: int, name: str, module: nn.Module, args: Any, options: Any, output: Any
     ) -> None:
         # One that several blocks share is heard for each of them.
-        if not self.quiet and self.visit is not None and self.visit.index == index:
-            call = hidden_call(name, module, args, options, output, self.visit.positions)
-            self.visit.calls += [] if call is None else [call]
+        if not self.quiet and self.block_call is not None and self.block_call.index == index:
+            call = hidden_call(name, module, args, options, output, self.block_call.positions)
+            self.block_call.calls += [] if call is None else [call]
 
     def hear_inner(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
-        if not self.quiet and self.visit is not None:
-            call = hidden_call("", module, args, options, output, self.visit.positions)
-            self.visit.inner |= {} if call is None else {module: call}
+        if not self.quiet and self.block_call is not None:
+            call = hidden_call("", module, args, options, output, self.block_call.positions)
+            self.block_call.inner |= {} if call is None else {module: call}
 
     def hear_attention(self, heard: AttentionCall) -> None:
         if self.aside is not None:
             self.aside.append(heard)
-        elif not self.quiet and self.visit is not None:
-            self.visit.heard.append(heard)
-            heard.part = self.anatomy.find_shared(heard.part, self.visit.index)
+        elif not self.quiet and self.block_call is not None:
+            self.block_call.heard.append(heard)
+            heard.part = self.anatomy.find_shared(heard.part, self.block_call.index)
             number = heard.part.number
             self.answered[number] = self.answered.get(number, 0) + 1
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        block_call, stream = self.visit, first_tensor(output)
+        block_call, stream = self.block_call, first_tensor(output)
         if self.quiet or block_call is None:
             return
-        self.visit = None
+        self.block_call = None
         if stream.dim() == 2:  # a few mixture-of-experts blocks give tokens without a batch axis
             stream = stream[None]
         self.fit(stream, block_call.entered)

@@ -48,17 +48,17 @@ def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[
         frames: the readings by measure; each has the column `model`.
     """
     tables = {name: tidy(frame) for name, frame in frames.items()}
-    patients = [_readings(json_values(card), report, tables) for card in report["models"]]
+    models = [_readings(json_values(card), report, tables) for card in report["models"]]
     found = [
         _finding(rule, verdict, number, readings.card)
         for rule in RULES
-        for number, readings in enumerate(patients)
+        for number, readings in enumerate(models)
         for verdict in rule.judge(readings)
     ]
     spoken = {finding.model for finding in found}
     found += [
         _finding(near_threshold.RULE, verdict, number, readings.card)
-        for number, readings in enumerate(patients)
+        for number, readings in enumerate(models)
         if str(readings.card["name"]) not in spoken
         for verdict in near_threshold.RULE.judge(readings)
     ]

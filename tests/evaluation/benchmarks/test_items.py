@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here
-from layerlab.evaluation.benchmarks.items import Item, letters_of, oddities, read_items
+from layerlab.evaluation.benchmarks.items import Item, describe_odd_items, letters_of, read_items
 from layerlab.evaluation.benchmarks.readers import read_rows
 from tests.evaluation.written import HEAD, TRAPS, lines, table
 from tests.support.refused import refusal, refuses
@@ -101,7 +101,7 @@ def test_an_empty_option_is_said_and_scored_as_published(tmp_path):
     rows = ["0,问,甲,,丙,丁,A", "1,问, ,乙,,丁,D", "2,问,甲,乙,丙,丁,B"]
     assert [one.letters for one in exam(tmp_path, *rows)] == ["A", "D", "B"]
     ceval = find_benchmark("ceval")
-    assert oddities(ceval, ceval.subjects[0], "val", tmp_path) == [
+    assert describe_odd_items(ceval, ceval.subjects[0], "val", tmp_path) == [
         "accountant_val.csv, line 2: the option B is empty; it is scored so, as published",
         "accountant_val.csv, line 3: the option A is empty; it is scored so, as published",
     ]
@@ -113,7 +113,7 @@ def test_what_is_odd_is_said_and_scored_as_published(tmp_path):
     assert [one.letters for one in found] == ["A", "B"]
     ceval = find_benchmark("ceval")
     place = "accountant_val.csv"  # without its folders, which results do not carry along
-    assert oddities(ceval, ceval.subjects[0], "val", tmp_path) == [
+    assert describe_odd_items(ceval, ceval.subjects[0], "val", tmp_path) == [
         f"{place}, line 2: the option '甲' stands there twice; it is scored as published",
         f"{place}, line 3 has no answer; it is left out",
     ]
@@ -148,7 +148,7 @@ def test_twins_of_agieval_are_seen_behind_their_letters(tmp_path):
     agieval = find_benchmark("agieval")
     row = {"passage": "", "question": "q", "options": ["(A)1", "(B) 1"], "label": "A", "answer": ""}
     lines(tmp_path / "agieval/v1/sat-math.jsonl", row)
-    (said,) = oddities(agieval, agieval["sat_math"], "test", tmp_path)
+    (said,) = describe_odd_items(agieval, agieval["sat_math"], "test", tmp_path)
     assert said.endswith("the option '1' stands there twice; it is scored as published")
 
 
@@ -209,7 +209,7 @@ def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_pat
     assert len(found) == 999
     assert found[-1].text == "long 998"
     xsum = find_benchmark("xsum")
-    (said,) = oddities(xsum, xsum.subjects[0], "dev", tmp_path)
+    (said,) = describe_odd_items(xsum, xsum.subjects[0], "dev", tmp_path)
     assert said == "dev.jsonl, line 4 has no answer; it is left out"
 
 

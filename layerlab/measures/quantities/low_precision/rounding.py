@@ -30,7 +30,7 @@ from layerlab.shapes import Hidden
 # Of a sequence, so many tokens are read for Theorem 4.30; with more its bound can only be larger.
 TOKENS = 64
 SINGLE = 2.0**-24
-FORETOLD: Mapping[str, str] = {
+PREDICTED: Mapping[str, str] = {
     "predicted": "sampled",
     "carried": "variance",
     "running": "bound",
@@ -78,10 +78,10 @@ def _predict(
 ) -> dict[str, list[float]]:
     """Predict and bound the errors; NaN with a reason where that is not possible."""
     found = {}
-    for column, kind in FORETOLD.items():
+    for column, kind in PREDICTED.items():
         context.step(f"{name}, {column}")
         try:
-            found[column] = again.foretold(name, kind)
+            found[column] = again.predict(name, kind)
         except UserError as reason:
             found[column] = [nan] * len(again.true)
             reasons[f"{name} {column}"] = f"{name}, {column}: not applicable, because {reason}"
@@ -135,7 +135,7 @@ def _rows(context: ModelContext, names: Sequence[str]) -> dict[str, Any]:
         return context.memory[key]
     found: dict[str, Any] = {"rounding": [], "logits": [], "reasons": {}}
     reasons = found["reasons"]
-    each = sum(len(modes(name)) + len(FORETOLD) for name in names)
+    each = sum(len(modes(name)) + len(PREDICTED) for name in names)
     context.begin(len(context.sequences) * (2 + each))
     for number, tokens in enumerate(context.sequences):
         context.step("float64 reference")
@@ -152,7 +152,7 @@ def _rows(context: ModelContext, names: Sequence[str]) -> dict[str, Any]:
             where = {"sequence": number, "format": name}
             found["rounding"] += _stream(seen, predicted, where)
             for mode, (_, row) in seen.items():
-                last = {key: predicted[key][-1] if mode == "as-run" else nan for key in FORETOLD}
+                last = {key: predicted[key][-1] if mode == "as-run" else nan for key in PREDICTED}
                 found["logits"].append({**where, "mode": mode, **row, **last})
     context.memory[key] = found
     return found

@@ -1,4 +1,4 @@
-"""Prompts of a saliency: a text that stops, the token that is to follow, and a rival."""
+"""Prompts of a saliency: a text that stops, the token that is to follow, and a foil."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ from layerlab.shapes import Hidden, Scalar, TokenVector, Vocabulary
 def objective(
     logits: Vocabulary, target: int, foil: int | None = None, *, probability: bool = False
 ) -> Scalar:
-    """Return what is differentiated: the score of a token, or its lead over a rival.
+    """Return what is differentiated: the score of a token, or its lead over a foil.
 
     z_target,  or  log softmax(z)_target;  with a foil  z_target - z_foil  in both cases
 
