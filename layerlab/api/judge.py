@@ -1,6 +1,5 @@
 """`layerlab.judge`: a verdict on anybody's runs, from their logs, or on answers to questions."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -43,7 +42,6 @@ def judge(
     nan_diverged: bool = False,
     allow: Sequence[str] = (),
     strict: bool = False,
-    higher_is_better: bool = False,
     confidence: float = CONFIDENCE,
     out: File | None = None,
     lang: str = ENGLISH,
@@ -85,7 +83,6 @@ def judge(
         allow: settings in which arms may differ, with * for any part of a name; of evaluations
             "prompts", "questions" and "tasks".
         strict: refuse arms that differ in others, or of whose settings nothing is known.
-        higher_is_better: older name of loss="NAME=higher".
         confidence: of the intervals.
         out: folder for the page, comparison.json, tables and pictures; none is written without it.
         lang: language of the page.
@@ -104,20 +101,10 @@ def judge(
         **{"arm": arm, "seed": seed, "loss": loss, "step": step, "line": line, "name": name},
         **{"target-loss": target_loss, "last": None if last == 1 else last},
         **{"at": at, "nan-diverged": nan_diverged or None, "strict": strict or None},
-        "higher-is-better": higher_is_better or None,
     }
     of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
     _refuse(of_logs if models else of_answers, "evaluations" if models else "logs")
-    column, told = (None, None) if loss is None else split_direction(loss, "--loss")
-    if higher_is_better:
-        warnings.warn(
-            f"--higher-is-better is now called --loss {column or 'NAME'}=higher, and in Python "
-            f"loss='{column or 'NAME'}=higher'; the older name is still read",
-            FutureWarning,
-            stacklevel=3,
-        )
-    if told is False and higher_is_better:
-        raise UserError(f"--higher-is-better contradicts --loss {loss}; leave one of them out")
+    column, higher = (None, None) if loss is None else split_direction(loss, "--loss")
     options = {
         **(of_answers if models else of_logs),
         "baseline": baseline,
@@ -143,7 +130,7 @@ def judge(
         given,
         LogColumns(arm=arm, seed=seed, loss=column, step=step, line=line, name=name),
         judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
-        asked={**asked, "strict": strict, "higher": higher_is_better, "told": told},
+        asked={**asked, "strict": strict, "higher": higher},
         folder=folder,
         lang=lang,
         command=command,

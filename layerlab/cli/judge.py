@@ -79,10 +79,6 @@ def judge(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse arms that differ in other settings.")
     ] = False,
-    higher_is_better: Annotated[
-        bool,
-        typer.Option("--higher-is-better", help="Older name of --loss NAME=higher.", hidden=True),
-    ] = False,
     confidence: Annotated[
         float, typer.Option(metavar="P", help="Confidence of the intervals.")
     ] = 0.95,
@@ -118,7 +114,6 @@ def judge(
         nan_diverged=nan_diverged,
         allow=allow or (),
         strict=strict,
-        higher_is_better=higher_is_better,
         confidence=confidence,
         out=out,
         lang=lang,

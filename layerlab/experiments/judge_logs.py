@@ -50,8 +50,7 @@ class JudgeRequest:
         margin: within which an arm counts as alike, which is then tested too.
         allowed: settings in which arms may differ.
         strict: refuse arms that differ in others.
-        higher: whether more is better in what is judged; its name tells where it is False.
-        told: whether it is, whatever the name tells.
+        higher: whether more is better in what is judged; its name tells where it is None.
         confidence: of the intervals.
         name: of the comparison.
     """
@@ -61,8 +60,7 @@ class JudgeRequest:
     margin: float | None = None
     allowed: Sequence[str] = ()
     strict: bool = False
-    higher: bool = False
-    told: bool | None = None
+    higher: bool | None = None
     confidence: float = 0.95
     name: str = "judge"
 
@@ -162,9 +160,7 @@ def weigh_pair(
 
 
 def _is_higher(logs: Sequence[TrainingLog], asked: JudgeRequest) -> bool:
-    if asked.told is not None:
-        return asked.told
-    return find_direction(logs, higher=asked.higher)
+    return find_direction(logs) if asked.higher is None else asked.higher
 
 
 class _LogSection(CompareSection):

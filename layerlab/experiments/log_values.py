@@ -94,28 +94,21 @@ def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
     return found
 
 
-def find_direction(logs: Sequence[TrainingLog], *, higher: bool) -> bool:
+def find_direction(logs: Sequence[TrainingLog]) -> bool:
     """Tell by the names of what is judged whether more is better.
 
-    Args:
-        higher: whether somebody says so.
-
     Raises:
-        UserError: a name says the other, or none says anything.
+        UserError: a name says nothing.
     """
-    for one in logs:
-        name, found = one.loss_name, is_higher_better(one.loss_name)
-        if found is None and not higher:
-            raise UserError(
-                f"whether more of {short_repr(name)} ({one.place}) is better is told by no word of "
-                f"its name; type --loss {name}=lower or --loss {name}=higher"
-            )
-        if higher and found is False:
-            raise UserError(
-                f"{short_repr(name)} ({one.place}) is better the lower it is; leave "
-                "--higher-is-better out, or name a score with --loss COLUMN"
-            )
-    return higher or all(is_higher_better(one.loss_name) for one in logs)
+    found = [is_higher_better(one.loss_name) for one in logs]
+    if None in found:
+        one = logs[found.index(None)]
+        name = one.loss_name
+        raise UserError(
+            f"whether more of {short_repr(name)} ({one.place}) is better is told by no word of "
+            f"its name; type --loss {name}=lower or --loss {name}=higher"
+        )
+    return all(found)
 
 
 def _is_whole(word: str) -> bool:

@@ -210,7 +210,7 @@ def _judge(
     campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog], judged: JudgedStep
 ) -> IdeaVerdict:
     terms = campaign.terms
-    asked = JudgeRequest(judged=judged, baseline=terms.baseline, told=terms.better == "higher")
+    asked = JudgeRequest(judged=judged, baseline=terms.baseline, higher=terms.better == "higher")
     evidence, records, remarks = weigh_pair(logs, asked)
     test, found = _Test.of(evidence), evidence.found
     if judged.target is not None and found.identical:

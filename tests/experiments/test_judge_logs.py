@@ -258,8 +258,7 @@ def test_more_is_better_where_that_is_said():
     assert found["rows"][1]["verdict"] == "worse"
     with pytest.raises(UserError, match=r"more of 'own' .* no word .*; type --loss own=lower or -"):
         judged(named(pair(), "own"))
-    assert judged(named(pair(), "own"), told=False)["rows"][1]["verdict"] == "better"
-    refuses(r"'loss' .* is better the lower it is; leave --higher-is", judged, pair(), higher=True)
+    assert judged(named(pair(), "own"), higher=False)["rows"][1]["verdict"] == "better"
     with pytest.raises(UserError, match="--target-loss is for what is better the lower it is, and"):
         judged(named(pair(), "f1"), JudgedStep(target=3.0))
     logs = pair()

@@ -96,13 +96,5 @@ def test_what_no_word_tells_is_asked_for(logs):
         for direction in ("lower", "higher")
     }
     assert words == {"lower": "worse", "higher": "better"}
-    with pytest.warns(FutureWarning, match="is now called --loss own=higher, and in Python"):
-        older = layerlab.judge(table, loss="own", higher_is_better=True)
-    assert older.rows[1]["verdict"] == "better"
-    with (
-        pytest.warns(FutureWarning, match="is now called --loss own=higher"),
-        pytest.raises(UserError, match="higher_is_better contradicts loss='own=lower'; leave"),
-    ):
-        layerlab.judge(table, loss="own=lower", higher_is_better=True)
     table = logs("eval_accuracy")
     assert layerlab.judge(table, loss="eval_accuracy=lower").rows[1]["verdict"] == "worse"
