@@ -13,7 +13,7 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.evidence import OtherSizes, RecipeEvidence, look_at_recipe
 from layerlab.experiments.analysis.readings.run_readings import name_unit
-from layerlab.experiments.ladder.rates import ArmPair, rates_by_size, warn_of_drift
+from layerlab.experiments.ladder.rates import ComparedArms, rates_by_size, warn_of_drift
 from layerlab.experiments.ladder.sentences import (
     Json,
     Sizes,
@@ -50,7 +50,7 @@ class ArmOverSizes:
         targets: parameters beyond the largest size that are asked about.
     """
 
-    pair: ArmPair
+    pair: ComparedArms
     trend: SizeTrend | None
     lost: Sequence[int]
     targets: Sequence[float]
@@ -156,7 +156,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
     return Comparison(content)
 
 
-def _common(recipe: TrainingRecipe, pair: ArmPair, alone: Sequence[RecipeEvidence]) -> Any:
+def _common(recipe: TrainingRecipe, pair: ComparedArms, alone: Sequence[RecipeEvidence]) -> Any:
     """Return what the variances of a pair have in common over sizes, where they may tell."""
     if recipe.compare is None or recipe.compare.variance == "own":
         return None
@@ -164,7 +164,7 @@ def _common(recipe: TrainingRecipe, pair: ArmPair, alone: Sequence[RecipeEvidenc
 
 
 def _over_sizes(
-    pair: ArmPair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[RecipeEvidence]
+    pair: ComparedArms, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[RecipeEvidence]
 ) -> ArmOverSizes:
     stages = [one.stages[-1] for one in alone]
     lost = [

@@ -14,7 +14,7 @@ from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.experiments.statistics.rate_drift import best_octave, drift
 from layerlab.records.json_values import Json
 
-ArmPair = tuple[str, str]
+ComparedArms = tuple[str, str]
 
 
 def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], level: Level) -> Json:
@@ -59,7 +59,7 @@ def _octaves(stage: Look, name: str) -> dict[int, float | None]:
     return {seed: best_octave(sweep) for seed, sweep in losses.items()}
 
 
-def warn_of_drift(rates: Sequence[Json], pairs: Sequence[ArmPair], level: Level) -> list[str]:
+def warn_of_drift(rates: Sequence[Json], pairs: Sequence[ComparedArms], level: Level) -> list[str]:
     """Return remarks on rates at an end, and on arms whose best rates drift apart.
 
     Of all pairs together, by Holm.

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.console.units import amount
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match, design_baseline, match
@@ -21,7 +22,6 @@ from layerlab.system.files import from_here
 from layerlab.variants.registry import home, variants
 
 WIDE, AIRY = 118, 134  # from here on all columns fit; from here on with space between them
-_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _FIRST = "layerlab.variants.models.reference"
 _NARROW = ("emb.", "head", "block", "fwd", "carry", "par%", "FLOP%", "baseline")
 _FULL = (
@@ -194,18 +194,13 @@ def page(one: Card, matched: Match | None = None) -> Group:
 
 
 def figure(count: int) -> str:
-    """Return a count in three digits.
+    """Return a count in three digits, as narrow as a column wants it.
 
     Example:
         >>> figure(6738415616), figure(999), figure(15253504)
         ('6.74G', '999', '15.3M')
     """
-    for unit, size in _UNITS:
-        if count >= 0.9995 * size:
-            scaled = count / size
-            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{digits}f}{unit}"
-    return str(count)
+    return amount(count).replace(" ", "")
 
 
 def percent(share: float) -> str:
