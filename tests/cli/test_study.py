@@ -49,10 +49,6 @@ def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
     assert "interrupted; what is finished is kept: type the same command to go on" in error
     assert "Traceback" not in error and not (tmp_path / "out").exists()
     kept = len([*(tmp_path / ".out.batches").glob("*.npz")])
-    code, error = stopped(tmp_path, signal.SIGTERM, kept + 1)
-    assert code == 143
-    assert "interrupted; what is finished is kept: type the same command to go on" in error
-    kept = len([*(tmp_path / ".out.batches").glob("*.npz")])
     code, _ = stopped(tmp_path, signal.SIGKILL, kept + 1)
     assert code == -signal.SIGKILL and not (tmp_path / "out").exists()
 
@@ -65,6 +61,13 @@ def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "no batch is left"
     fresh = study(NAME, **settings)
     assert all(finished.frame(name).equals(frame) for name, frame in fresh.frames.items())
+
+
+@pytest.mark.full
+def test_a_study_that_was_terminated_says_what_is_kept(tmp_path):
+    code, error = stopped(tmp_path, signal.SIGTERM, 1)
+    assert code == 143 and [*(tmp_path / ".out.batches").glob("*.npz")]
+    assert "interrupted; what is finished is kept: type the same command to go on" in error
 
 
 @pytest.mark.full
