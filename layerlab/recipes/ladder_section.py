@@ -70,7 +70,8 @@ class LadderSection(Section):
     tokens: Annotated[tuple[Count, ...], Field(examples=[[20_000_000, 60_000_000]])] = ()
     unequal_tokens: bool = False
     learning_rates: Annotated[
-        tuple[Positive | tuple[Positive, ...], ...], Field(examples=[[3e-3, 2e-3, 1e-3]])
+        tuple[Positive | Annotated[tuple[Positive, ...], Field(min_length=1)], ...],
+        Field(examples=[[3e-3, 2e-3, 1e-3]]),
     ] = ()
     beyond: Annotated[tuple[ModelSize, ...], Field(examples=[["100M"]])] = ()
 

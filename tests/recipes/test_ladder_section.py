@@ -49,6 +49,7 @@ def test_a_ladder_is_no_part_of_what_decides_a_run():
         ({"sizes": ["1M"]}, {}, "ladder has 1 size, and one size tells of no other"),
         ({"count": 1}, {}, "ladder has 1 size, and one size tells of no other"),
         ({"sizes": ["3M", "1M"]}, {}, "which does not rise; expected each larger"),
+        ({"count": 2, "learning_rates": [[], 1e-3]}, {}, "ladder.learning_rates.0 is []; expected"),
         ({"sizes": ["1M", "1M"]}, {}, "write sizes = [1e+06]"),
         ({"sizes": ["big", "1M"]}, {}, "a size of the ladder is 'big'; expected a number of"),
         ({"sizes": [0, 1e6]}, {}, "expected a number above 0"),

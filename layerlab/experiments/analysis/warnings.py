@@ -21,6 +21,8 @@ from layerlab.records.run import RunRecord
 
 # Sides that were to be equal and lie further apart than this, in percent, are named.
 LOOSE = 0.5
+# How a remark on a declared difference begins.
+DECLARED = "declared to differ"
 
 
 def remarks(

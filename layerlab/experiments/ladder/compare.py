@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layerlab.console.units import amount
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.evidence import OtherSizes, RecipeEvidence, look_at_recipe
 from layerlab.experiments.analysis.readings.run_readings import name_unit
+from layerlab.experiments.analysis.warnings import DECLARED
 from layerlab.experiments.ladder.rates import ComparedArms, rates_by_size, warn_of_drift
 from layerlab.experiments.ladder.sentences import (
     Json,
@@ -20,6 +22,7 @@ from layerlab.experiments.ladder.sentences import (
     describe_forecast,
     describe_sizes,
     describe_trend,
+    join_words,
     ladder_scale,
     warn_of_length,
 )
@@ -151,9 +154,29 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
         **main,
         "recipe": recipe.model_dump(mode="json"),
         "ladder": json_values(ladder, infinities=False),
-        "remarks": [*warn_of_length(sizes), *drifts, *main["remarks"]],
+        "remarks": [*warn_of_length(sizes), *drifts, *_gather_remarks(sizes, found, main)],
     }
     return Comparison(content)
+
+
+def _gather_remarks(
+    sizes: Sizes, found: Sequence[Mapping[str, Any]], main: Mapping[str, Any]
+) -> list[str]:
+    """Return the remarks of all sizes, with those at which one holds where it does not at all.
+
+    What is declared is so of the recipe, and names runs of the size that is shown.
+    """
+    places: dict[str, list[str]] = {}
+    for (size, _), one in zip(sizes, found, strict=True):
+        for remark in one["remarks"]:
+            if one is main or not remark.startswith(DECLARED):
+                places.setdefault(remark, []).append(amount(size.parameters))
+    return [
+        remark
+        if len(where) == len(sizes) or remark.startswith(DECLARED)
+        else f"at {join_words(where)} parameters: {remark}"
+        for remark, where in places.items()
+    ]
 
 
 def _common(recipe: TrainingRecipe, pair: ComparedArms, alone: Sequence[RecipeEvidence]) -> Any:

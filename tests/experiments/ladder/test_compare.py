@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layerlab.console.units import amount
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
@@ -322,3 +323,25 @@ def test_a_text_that_is_read_once_is_none_that_is_repeated():
         for one in made:
             one.manifest["data"]["train_tokens"] = size.tokens
     assert warn_of_length(sizes) == []
+
+
+def test_a_remark_on_some_sizes_says_at_which_and_one_on_all_does_not():
+    def loss(place: int, run: RunSpec) -> float:
+        best = 0.012 if place == 0 else 0.006
+        return gaining(0.2, 0.2, 0.2)(place, run) + 0.3 * abs(math.log2(run.rate / best))
+
+    found = judged(recipe(learning_rates=[0.003, 0.006, 0.012]), loss).content
+    first, *_ = found["ladder"]["sizes"]
+    edge = "the best learning rate of llama, 0.012, is the largest of the sweep: add 0.02"
+    assert edge in first["remarks"]
+    assert f"at {amount(first['parameters'])} parameters: {edge}" in found["remarks"]
+    chosen = [one for one in found["remarks"] if "judged at the learning rate" in one]
+    assert len(chosen) == 1 and chosen[0].startswith("each seed")
+
+
+def test_a_declared_difference_is_said_once_and_not_by_size():
+    muon = {"name": "muon", "variant": "llama", "set": {"train.optimizer": "muon"}}
+    given = recipe(arms=["llama", "relu2", muon], allowed_differences=["train.optimizer"])
+    remarks = judged(given, gaining(0.2, 0.2, 0.2)).content["remarks"]
+    assert sum("declared to differ" in one for one in remarks) == 1
+    assert any(one.startswith("declared to differ: train.optimizer") for one in remarks)
