@@ -190,14 +190,24 @@ def test_numbers_are_those_of_a_processor(tiny, monkeypatch):
                 assert agrees or one[column] == pytest.approx(value, rel=loose), (name, column)
 
 
+SHORT = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 18.00 GiB, max allowed: 18.13 GiB)"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+]
+
+
+@pytest.mark.parametrize("error", SHORT, ids=["cuda", "mps", "cublas"])
 @pytest.mark.parametrize("room", [1, 3, 8])
-def test_heads_are_read_by_halves_where_memory_is_short(room, caplog, cut_for_an_accelerator):
+def test_heads_are_read_by_halves_where_memory_is_short(
+    room, error, caplog, cut_for_an_accelerator
+):
     tried: list[int] = []
 
     def give(part):
         tried.append(part.heads)
         if part.heads > room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return part.query[:, 0, 0]
 
     whole = record("init", 40, heads=8)
@@ -209,12 +219,13 @@ def test_heads_are_read_by_halves_where_memory_is_short(room, caplog, cut_for_an
     assert bool(said) == (room < 8)
 
 
-def test_one_head_that_does_not_fit_is_an_error():
+@pytest.mark.parametrize(("heads", "message"), [(1, "CUDA out of memory"), (8, "no such product")])
+def test_one_head_that_does_not_fit_and_any_other_fault_are_errors(heads, message):
     def give(part):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise RuntimeError(message)
 
-    with pytest.raises(torch.OutOfMemoryError):
-        each_group(record("init", 40, heads=1), torch.float32, give)
+    with pytest.raises(RuntimeError, match=message):
+        each_group(record("init", 40, heads=heads), torch.float32, give)
 
 
 def test_streamed_tiles_give_the_norms_of_kept_ones(cut_for_an_accelerator):

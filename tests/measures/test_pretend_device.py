@@ -42,7 +42,7 @@ with pretending():
 
 
 @pytest.mark.full
-def test_tensors_of_two_devices_are_refused():
+def test_tensors_of_two_devices_and_products_of_whole_numbers_are_refused():
     script = """
 import torch
 from tests.support.pretend_device import NAME, pretending
@@ -50,6 +50,16 @@ with pretending():
     there = torch.arange(6.0, device=NAME)
     assert (there.device.type, (there * 2).sum().item()) == (NAME, 30)
     assert there[torch.tensor([1, 2])].cpu().tolist() == [1, 2]
+    for refused in (
+        lambda: torch.arange(6)[there.long()],
+        lambda: there.index_put_((torch.tensor([1, 2]),), torch.ones(2)),
+        lambda: there[:2, None].long() @ there[None, :2].long(),
+    ):
+        try:
+            refused()
+        except RuntimeError:
+            continue
+        raise AssertionError
     there.index_select(0, torch.tensor([1, 2]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -17,8 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretend"
-# As on a GPU, these take a tensor of the processor's: copies, and indices.
-CROSSING = {"_to_copy", "copy_", "index", "index_put", "index_put_", "_index_put_impl_"}
+# As on a GPU, these take a tensor of the processor's: copies, and indices of what lies there.
+CROSSING = {"_to_copy", "copy_"}
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
+# A GPU multiplies no whole numbers.
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv"}
 
 
 class Backend:
@@ -109,8 +112,12 @@ def run(func, args, kwargs):
     """Let the processor do an operation, and say that its results lie where its arguments do."""
     there = [one for one in tree_leaves((args, kwargs)) if isinstance(one, There)]
     name, asked = func._opname, kwargs.get("device")
-    if there and name not in CROSSING:
+    if there and name in INDEXING and isinstance(args[0], There):
+        refuse_other_devices(func, args[2:])
+    elif there and name not in CROSSING:
         refuse_other_devices(func, tree_leaves((args, kwargs)))
+    if there and name in PRODUCTS and not args[0].dtype.is_floating_point:
+        raise RuntimeError(f"{func} of {HOME} was given {args[0].dtype}")
     given, options = tree_map(held, (args, kwargs))
     if is_there(asked):
         options = {**options, "device": torch.device("cpu")}

@@ -11,6 +11,7 @@ from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS, Watch, stream, tile
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
+from layerlab.system.hardware import is_out_of_memory
 
 
 def products(
@@ -64,9 +65,9 @@ def _fuse(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> Any | Non
     try:
         fused = FlashProducts(attended)
         fused.try_kernels()
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # of a compiler for a GPU that it does not know
+        if is_out_of_memory(error):
+            raise
         message = (str(error).splitlines() or [""])[0]
         logging.getLogger("layerlab").warning(
             "attention is read without Triton, which is slower: %s: %s",
@@ -85,7 +86,7 @@ def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
         or dtype != torch.float32
         or attended.query is None
         or attended.bias is not None
-        or gpu_kernel().reason is not None
+        or gpu_kernel(attended.device).reason is not None
     ):
         return False
     # Late: triton is there only beside a GPU.

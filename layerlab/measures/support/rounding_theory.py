@@ -21,6 +21,7 @@ from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.structure import find_rotary, has_matrix
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
+from layerlab.system.hardware import is_out_of_memory
 
 # A map that is another one differs by far more; float32 and bf16 weights in float32 by far less.
 SAME = 1e-3
@@ -187,9 +188,9 @@ def _attention(
     )
     try:
         return attention if _same(attention.value_of(x), y) else None
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:  # rotary tables of another width than the heads
+    except RuntimeError as error:  # rotary tables of another width than the heads
+        if is_out_of_memory(error):
+            raise
         return None
 
 

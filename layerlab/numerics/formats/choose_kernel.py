@@ -41,19 +41,20 @@ class GpuKernel:
     integers: Any = None
 
 
-def gpu_kernel() -> GpuKernel:
-    """Return the kernels in Triton; `LAYERLAB_KERNEL=0` turns them off."""
-    return GpuKernel(OFF) if os.environ.get("LAYERLAB_KERNEL") == "0" else _import()
+def gpu_kernel(device: torch.device | str = "cuda") -> GpuKernel:
+    """Return the kernels in Triton, tried on a GPU; `LAYERLAB_KERNEL=0` turns them off."""
+    return GpuKernel(OFF) if os.environ.get("LAYERLAB_KERNEL") == "0" else _import(str(device))
 
 
-@lru_cache(maxsize=1)
-def _import() -> GpuKernel:
+@lru_cache
+def _import(device: str) -> GpuKernel:
+    """Import the kernels, and try them on that GPU: another one may be full."""
     if find_spec("triton") is None:
         return GpuKernel("triton is not installed")
     try:
         scalar, *others = (import_module(f"{HOME}.{name}") for name in MODULES)
         if torch.cuda.is_available():
-            scalar.check("cuda")
+            scalar.check(device)
     # An older triton, no C compiler for its launcher, a driver that it does not know: whatever it
     # is, pure torch does the work, and `layerlab doctor` says why.
     except Exception as error:
@@ -71,12 +72,12 @@ def has_memory(x: Tensor) -> bool:
     )
 
 
-def scalar_launch(numbers: Grid, mode: Mode, dtype: torch.dtype, device: str) -> Any:
+def scalar_launch(numbers: Grid, mode: Mode, dtype: torch.dtype, device: torch.device) -> Any:
     """Return the kernel that rounds each element, ready to be called; None for pure torch."""
-    if device in GPUS:
-        module = gpu_kernel().scalar
+    if device.type in GPUS:
+        module = gpu_kernel(device).scalar
         return module and module.TritonLaunch(numbers, mode, dtype)
-    if device != "cpu":
+    if device.type != "cpu":
         return None
     library = kernel().library
     return library and Launch(library, numbers, mode, dtype)
@@ -85,5 +86,5 @@ def scalar_launch(numbers: Grid, mode: Mode, dtype: torch.dtype, device: str) ->
 def kernels_with_scales(x: Tensor) -> GpuKernel:
     """Return the modules that find scales and round this tensor; none in it for pure torch."""
     if x.device.type in GPUS and has_memory(x):
-        return gpu_kernel()
+        return gpu_kernel(x.device)
     return GpuKernel("not the memory of a GPU")

@@ -104,7 +104,8 @@ class Rounding:
     def _launch(self, x: Tensor) -> Any:
         key = x.dtype, x.device.type
         if key not in self._launches:
-            self._launches[key] = scalar_launch(self._grid(x.dtype), self.mode, *key)
+            numbers = self._grid(x.dtype)
+            self._launches[key] = scalar_launch(numbers, self.mode, x.dtype, x.device)
         return self._launches[key]
 
     def _grid(self, dtype: torch.dtype) -> Grid:

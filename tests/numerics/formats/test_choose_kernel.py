@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def test_without_triton_there_is_a_reason(fresh, monkeypatch):
     assert gpu_kernel() == GpuKernel("triton is not installed")
     # And pure torch for a GPU: `meta` stands in for one.
     monkeypatch.setattr(module, "GPUS", ("meta",))
-    assert scalar_launch(GRID, "nearest", torch.float32, "meta") is None
+    assert scalar_launch(GRID, "nearest", torch.float32, torch.device("meta")) is None
     x = torch.ones(3, device="meta")
     assert kernels_with_scales(x) == gpu_kernel()
     assert round_to(x, "bf16").shape == round_to(x, "mxfp4").shape == (3,)
@@ -51,6 +52,24 @@ def test_a_triton_that_does_not_work_is_quoted(fresh, monkeypatch):
     assert gpu_kernel() == GpuKernel("triton cannot be used: no C compiler")
 
 
+def test_kernels_are_tried_on_the_gpu_that_asks(fresh, monkeypatch):
+    """What runs on the second GPU neither starts the first, nor minds that it is full."""
+    tried: list[str] = []
+
+    def check(device: str) -> None:
+        tried.append(device)
+        if device == "cuda:0":
+            raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    monkeypatch.setattr(module, "import_module", lambda name: SimpleNamespace(check=check))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    second = torch.device("cuda:1")
+    assert gpu_kernel(second).reason is None and gpu_kernel(second).reason is None
+    assert gpu_kernel("cuda:0").reason == "triton cannot be used: CUDA error: out of memory"
+    assert tried == ["cuda:1", "cuda:0"]
+
+
 def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", "0")
     assert gpu_kernel() == GpuKernel("turned off by LAYERLAB_KERNEL=0")
@@ -59,8 +78,8 @@ def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch):
 @pytest.mark.skipif(compiler() is None, reason="no g++")
 def test_each_device_has_its_kernel(monkeypatch):
     monkeypatch.delenv("LAYERLAB_KERNEL", raising=False)
-    assert isinstance(scalar_launch(GRID, "nearest", torch.float32, "cpu"), Launch)
-    assert scalar_launch(GRID, "nearest", torch.float32, "mps") is None
+    assert isinstance(scalar_launch(GRID, "nearest", torch.float32, torch.device("cpu")), Launch)
+    assert scalar_launch(GRID, "nearest", torch.float32, torch.device("mps")) is None
     assert kernels_with_scales(torch.ones(2)).blocks is None
 
 

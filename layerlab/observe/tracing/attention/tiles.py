@@ -14,6 +14,7 @@ from torch import Tensor
 
 from layerlab.observe.tracing.attention.record import ALL, AttentionRecord
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
+from layerlab.system.hardware import is_out_of_memory
 
 DENSE_TOKENS = 4096
 FEWEST_ROWS = 128  # of a block on an accelerator
@@ -133,8 +134,8 @@ def each_group(
         _, part = cut(attended, heads=slice(first, first + count))
         try:
             found.append(read(part))
-        except torch.OutOfMemoryError:
-            if count == 1:
+        except RuntimeError as error:  # products and devices beside CUDA say it in other classes
+            if count == 1 or not is_out_of_memory(error):
                 raise
             count = -(-min(count, attended.heads) // 2)
             logging.getLogger("layerlab").warning(
