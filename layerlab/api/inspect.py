@@ -1,6 +1,6 @@
 """`layerlab.inspect`: from models and measures to a report."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from os import fspath
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.weights.hash import hash_tensors, hashing
 from layerlab.measures.drilldown import details
+from layerlab.measures.kept_readings import KeptReadings, ReadingStore, keep_readings
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
 from layerlab.measures.readings import mean_loss, note_ahead, note_lacking, note_short
@@ -77,7 +78,6 @@ def inspect(
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
-    keep: Callable[[Report], None] | None = None,
 ) -> Report:
     """Measure one or several causal language models, layer by layer.
 
@@ -116,8 +116,6 @@ def inspect(
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
-        keep: of several models, is given the report of those that are finished before the next one
-            is begun, to save it in case that one fails.
 
     Returns:
         A report; it shows itself in a notebook.
@@ -153,20 +151,12 @@ def inspect(
         load=[str(one) for one in paths(load)],
     )
     with trust(trust_remote_code, allow_unused=allow_unused):
-        return run_inspection(job, progress=progress, keep=keep)
+        return run_inspection(job, progress=progress)
 
 
 @explain_memory(LESS)
-def run_inspection(
-    job: InspectionRequest,
-    *,
-    progress: bool = True,
-    keep: Callable[[Report], None] | None = None,
-) -> Report:
+def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     """Do an inspection; one model is in memory at a time.
-
-    Args:
-        keep: as `inspect` takes it.
 
     Raises:
         UserError: a model or its text cannot be read, or memory does not suffice.
@@ -175,15 +165,17 @@ def run_inspection(
     check_named(models)
     with ExitStack() as stack:
         shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
-        parts: list[InspectedModel] = []
-        for model, name in zip(models, label_models(models), strict=True):
-            if parts and keep is not None:
-                keep(make_report(parts, job))
-            parts.append(_measure(job, model, name, shown))
+        store = stack.enter_context(keep_readings())
+        parts = [
+            _measure(job, model, name, shown, store)
+            for model, name in zip(models, label_models(models), strict=True)
+        ]
     return make_report(parts, job)
 
 
-def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> InspectedModel:
+def _measure(
+    job: InspectionRequest, model: Model, name: str, progress: Progress, store: ReadingStore
+) -> InspectedModel:
     named = model if isinstance(model, PreTrainedModel) else str(model)
     weights_only = all(measure.needs <= WEIGHTS for measure in job.measures)
     subject = load_model(
@@ -199,7 +191,12 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
     pieces = read.each
     beside = hashing(subject.folder, subject.model)
     with threads(subject.model.num_parameters()), beside as digest:
-        found = readings(subject, pieces, job.measures, progress, read.more)
+        kept = KeptReadings() if job.load else store.open(subject, pieces)
+        if kept.found:
+            progress.note(
+                f"{name}: {kept.found:,} readings are kept from before, and not made again"
+            )
+        found = readings(subject, pieces, job.measures, progress, read.more, kept)
         if read.short:
             note_short(found, job.measures)
         ahead = note_ahead(found, job.measures, subject)

@@ -1,7 +1,6 @@
 """`layerlab inspect`; heavy imports only inside."""
 
 import webbrowser
-from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -128,7 +127,10 @@ def inspect(
     load: Load = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show, layer by layer, what is wrong inside language models."""
+    """Show, layer by layer, what is wrong inside language models.
+
+    Type the same again to resume.
+    """
     from layerlab.loading.folders import check_found
     from layerlab.loading.options import check_lengths, check_unread, parse_samples
     from layerlab.loading.text_input import read_text
@@ -158,10 +160,9 @@ def inspect(
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api.inspect import inspect
-    from layerlab.report.results.unfinished_report import keep_finished
+    from layerlab.measures.kept_readings import keep_readings
 
-    with ExitStack() as stack:
-        keep = None if folder is None else stack.enter_context(keep_finished(folder, lang))
+    with keep_readings():
         report = inspect(
             models or None,
             texts=read,
@@ -178,7 +179,6 @@ def inspect(
             weights=weights,
             load=load or (),
             progress=not quiet,
-            keep=keep,
         )
         if folder is not None:
             drawn = None if figures is None else figures.value

@@ -68,6 +68,10 @@ class InspectionBar(Display):
             total = self.progress.tasks[self.task].total
             self.progress.update(self.task, completed=total, description="done")
 
+    def note(self, text: str) -> None:
+        """Show a line above the bar."""
+        self.progress.console.print(Text(printable(text)), soft_wrap=True)
+
     def _tell(self, task: Task) -> None:
         now = self._clock()
         if self._live or now - self._told < PAUSE:

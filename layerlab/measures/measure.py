@@ -103,6 +103,7 @@ class MeasureContext:
         sequences: all that will be read.
         batches: how often tokens of a layer are given to `read` and `pool`, 0 where nobody knows.
         notes: remarks beside the rows.
+        noted: the layers of remarks that `note_layer` was given, by what they are about.
         picture: what a report draws besides the rows: a `kind`, and what JSON can hold.
     """
 
@@ -112,16 +113,17 @@ class MeasureContext:
     batches: int = 0
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    noted: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)
 
     def note_layer(self, about: str, remark: str, layer: int) -> None:
         """Note what holds of a layer; `{layers}` in a remark becomes all of which it was noted."""
-        noted = self.memory.setdefault(("noted", about, remark), set())
+        noted = self.noted.setdefault((about, remark), set())
         noted.add(layer)
         stack = getattr(self.subject, "stack", None)
         every = range(len(getattr(stack, "blocks", ())))
-        first = next(key for key in self.memory if key[:2] == ("noted", about))
-        key = about if first[2] == remark else f"{about}: {remark}"
+        first = next(key for key in self.noted if key[0] == about)
+        key = about if first[1] == remark else f"{about}: {remark}"
         self.notes[key] = remark.replace("{layers}", _name_layers(noted, every))
 
 
@@ -162,6 +164,8 @@ class Measure:
         domains: which values an option takes, where it is not every one of its default's kind.
         rare: whether it is of modules that few models have: where nobody named it, a report on
             models without them leaves it out.
+        resumes: whether rows take long and hang on their record alone, so that they are kept of an
+            inspection that is interrupted.
         use: how to ask and what it costs, in Markdown, for the page in docs/measures.
     """
 
@@ -191,6 +195,7 @@ class Measure:
     check: Callable[[Mapping[str, Any]], None] = lambda options: None
     default: bool = True
     rare: bool = False
+    resumes: bool = False
     use: str = ""
 
     def given(self, **options: Any) -> "Measure":

@@ -15,6 +15,7 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.by_layer import project_layers, read_layers
 from layerlab.loading.weights.matrices import count_matrices, find_weight_faults, read_matrices
+from layerlab.measures.kept_readings import KeptReadings
 from layerlab.measures.measure import (
     WEIGHTS,
     Measure,
@@ -41,13 +42,16 @@ def readings(
     measures: Sequence[Measure],
     progress: Progress | None = None,
     more: Sequence[Tensor] = (),
+    kept: KeptReadings | None = None,
 ) -> Readings:
     """Read the measures on every sequence; without one, those that need weights alone.
 
     Args:
         more: batches of other sequences, for measures that pool tokens.
+        kept: what need not be read again.
     """
-    return _Reader(subject, sequences, measures, progress or NullProgress(), more).run()
+    kept = kept or KeptReadings()
+    return _Reader(subject, sequences, measures, progress or NullProgress(), more, kept).run()
 
 
 class _Reader:
@@ -60,10 +64,12 @@ class _Reader:
         measures: Sequence[Measure],
         progress: Progress,
         more: Sequence[Tensor],
+        kept: KeptReadings,
     ) -> None:
         self.subject = subject
         self.sequences = sequences
         self.more = more
+        self.kept = kept
         self.progress = progress
         self.found = Readings(faults=find_weight_faults(subject))
         self.runs = {
@@ -75,6 +81,8 @@ class _Reader:
             )
             for measure in measures
         }
+        for measure in measures:
+            kept.resume(measure, self.runs[measure.name])
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
         self.matrices = [one for one in accepted if "matrices" in one.needs]
@@ -276,10 +284,16 @@ class _Reader:
 
     def take(self, measure: Measure, read: Callable[..., Iterable[Row]], *record: Any) -> None:
         """Keep the rows of one record, or the reason why it has none."""
-        try:
-            self.found.rows[measure.name].extend(read(*record, self.runs[measure.name]))
-        except NotApplicable as reason:
-            self.runs[measure.name].notes.setdefault("not applicable", str(reason))
+        run = self.runs[measure.name]
+        rows = self.kept.find(measure, run, record)
+        if rows is None:
+            rows = []
+            try:
+                rows.extend(read(*record, run))
+            except NotApplicable as reason:
+                run.notes.setdefault("not applicable", str(reason))
+            self.kept.keep(measure, run, record, rows)
+        self.found.rows[measure.name].extend(rows)
 
     def _weights(self, layer: Layer) -> HeadWeights:
         """Return the layer's weights in heads, checked once against what the probe recorded."""

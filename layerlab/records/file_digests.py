@@ -5,7 +5,7 @@ Whoever can write the table too can forge it: see docs/security.md.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,16 @@ def hash_file(path: Path) -> str:
 def hash_if_there(path: Path) -> str | None:
     """Return the SHA-256 of a file, or None where there is none."""
     return hash_file(path) if path.is_file() else None
+
+
+def hash_sources(folder: Path, patterns: Iterable[str]) -> str:
+    """Return one hash of the files of a folder that match patterns, as of code."""
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(one for pattern in patterns for one in folder.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def hash_folder(folder: Path, *, leave: Sequence[str] = ()) -> dict[str, str]:

@@ -3,7 +3,6 @@ from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
-import pandas
 import pytest
 import torch
 from transformers import (
@@ -49,20 +48,6 @@ def test_several_models_stand_side_by_side(report):
     counts = report.frame("spectrum").groupby("model").size()
     expected = {card["name"]: 4 * card["layers"] * card["heads"] for card in report.models}
     assert counts.to_dict() == expected
-
-
-@pytest.mark.full
-def test_each_model_but_the_last_is_handed_over_once_it_is_finished(tiny):
-    kept = []
-    models = [tiny("gpt2"), tiny("llama"), tiny("gpt2")]
-    asked = {"input_ids": torch.arange(24)[None], "measures": ["diversity"], "progress": False}
-    whole = layerlab.inspect(models, keep=kept.append, **asked)
-    names = [card["name"] for card in whole.models]
-    assert [[card["name"] for card in one.models] for one in kept] == [names[:1], names[:2]]
-    done = whole.frame("diversity")
-    for one in kept:
-        rows = done[done["model"].isin([card["name"] for card in one.models])]
-        pandas.testing.assert_frame_equal(one.frame("diversity"), rows)
 
 
 def test_a_report_tells_how_to_repeat_it(report):

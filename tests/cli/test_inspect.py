@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 
@@ -235,19 +234,26 @@ def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
         assert done.returncode == -kill
 
 
-def test_what_is_finished_outlives_a_model_that_cannot_be_read(tmp_path):
-    shutil.copytree(builtin.path("llama"), tmp_path / "bad")
-    (tmp_path / "bad" / "model.safetensors").write_bytes(b"half")
-    done = layerlab("inspect", "llama", "bad", *QUICK, "--lang", "zh", cwd=tmp_path)
-    assert done.returncode == 2 and done.stdout == ""
-    assert "damaged" in done.stderr.splitlines()[-1]
-    assert done.stderr.endswith(
-        "1 model was finished before: the report is in layerlab-report-unfinished\n"
-    )
-    kept = tmp_path / "layerlab-report-unfinished"
-    assert [card["name"] for card in load_report(kept).models] == ["llama"]
-    assert 'lang="zh' in (kept / "report.html").read_text()
-    assert not (tmp_path / "layerlab-report").exists()
+@pytest.mark.full
+def test_interrupted_and_typed_again_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    words = ("inspect", "--samples", "4", "--measures", "spectrum,querykey,gain")
+    code = "from layerlab.measures import kept_readings; kept_readings.SHORT = 0\n" + HEARING
+    live = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"}
+    process, deadline = Forked("-c", code, *words, cwd=tmp_path, env=live), time.monotonic() + 120
+    while "layer 3" not in (seen := process.said(2)) and time.monotonic() < deadline:
+        assert process.process.is_alive(), seen
+        time.sleep(0.02)
+    os.kill(process.process.pid, signal.SIGINT)
+    done = process.wait(60)
+    assert done.returncode == 130
+    assert "layerlab: interrupted; type the same again to go on" in done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["cache"]
+    again = layerlab(*words, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "readings are kept from before, and not made again" in again.stderr
+    assert not list((tmp_path / "cache" / "inspections").iterdir())
+    assert (tmp_path / "layerlab-report" / "report.json").exists()
 
 
 @pytest.mark.full

@@ -18,6 +18,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.chat_prompts import limit_template
+from layerlab.records.file_digests import hash_sources
 from layerlab.records.parse import explain, json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.system.untrusted.python_file import hash_definition
@@ -84,28 +85,19 @@ def scorer(folder: Path = _FOLDER) -> str:
         installed = version(SEGMENTER)
     except PackageNotFoundError:
         installed = "none"
-    return f"{_hash_files(folder, SCORERS)} {SEGMENTER} {installed}"
+    return f"{hash_sources(folder, SCORERS)} {SEGMENTER} {installed}"
 
 
 @cache
 def builder(folder: Path = _FOLDER) -> str:
     """Return a hash of the code that computes models of ours, whose weights do not tell of it."""
-    return _hash_files(folder, BUILDERS)
+    return hash_sources(folder, BUILDERS)
 
 
 @cache
 def rounder(folder: Path = _FOLDER) -> str:
     """Return a hash of the code that emulates number formats."""
-    return _hash_files(folder, ROUNDERS)
-
-
-def _hash_files(folder: Path, patterns: Iterable[str]) -> str:
-    digest = hashlib.blake2b(digest_size=12)
-    for path in sorted(one for pattern in patterns for one in folder.glob(pattern)):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode())
-        digest.update(content)
-    return digest.hexdigest()
+    return hash_sources(folder, ROUNDERS)
 
 
 def hash_code(one: Any) -> str:

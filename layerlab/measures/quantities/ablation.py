@@ -255,6 +255,7 @@ MEASURES = (
         roles={"texts": "size"},
         better=None,
         needs=frozenset({"model", "attention"}),
+        resumes=True,
         read=read,
         **measure_options("ablation"),
         default=False,

@@ -210,6 +210,7 @@ MEASURES = (
         roles={"sink_column": "index"},
         better=None,
         needs=frozenset({"attention"}),
+        resumes=True,
         read=_read,
         heads=_heads,
         bound=(Bound(column="entropy", limit="entropy_bound", side="lower", source="zhai23"),),

@@ -173,6 +173,7 @@ MEASURES = (
         roles={"ranged": "flag", "violated": "flag"},
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
+        resumes=True,
         read=read,
         heads=lambda options: CONTRACTION,
         bound=(

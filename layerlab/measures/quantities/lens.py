@@ -249,6 +249,7 @@ MEASURES = (
         plot=("kl", "agreement", "nats"),
         better=None,
         needs=frozenset({"model"}),
+        resumes=True,
         read=read,
         bound=(Bound(column="kl", limit="tuned_kl", side="beside", source="belrose23"),),
         **measure_options("lens"),

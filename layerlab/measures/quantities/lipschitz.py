@@ -381,6 +381,7 @@ MEASURES = (
         plot=("local", "gradient", "weights"),
         better=None,
         needs=frozenset({"stream", "rerun", "gradient", "weights"}),
+        resumes=True,
         read=read,
         **measure_options("lipschitz"),
     ),

@@ -178,6 +178,7 @@ MEASURES = (
         plot=("norm", "uniform_ratio", "contraction"),
         better=None,
         needs=frozenset({"attention"}),
+        resumes=True,
         read=_read,
         heads=_heads,
         bound=(

@@ -351,6 +351,7 @@ MEASURES = (
         roles={"violated": "flag"},
         better=None,
         needs=frozenset({"model", "attention"}),
+        resumes=True,
         read=read,
         applies=_refuse,
         bound=(

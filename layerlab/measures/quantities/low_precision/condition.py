@@ -216,6 +216,7 @@ MEASURES = (
         plot=("componentwise", "normwise", "mixed", "worst"),
         better="lower",
         needs=frozenset({"model"}),
+        resumes=True,
         read=read,
         **measure_options("condition"),
         default=False,

@@ -124,6 +124,7 @@ MEASURES = (
         plot=("error", "flat", "autocast", "cosine", "norm"),
         better="lower",
         needs=frozenset({"model"}),
+        resumes=True,
         applies=refuse_offloaded,
         read=read,
         check=check_formats,

@@ -302,6 +302,7 @@ MEASURES = (
         roles={"worst_token": "index"},
         better="lower",
         needs=frozenset({"model"}),
+        resumes=True,
         read=read,
         bound=(
             Bound(column="mean", limit="predicted", side="beside", source="Own"),
@@ -352,6 +353,7 @@ MEASURES = (
         plot=("error",),
         better="lower",
         needs=frozenset({"model"}),
+        resumes=True,
         read=read_logits,
         check=check_formats,
         **measure_options("logits"),

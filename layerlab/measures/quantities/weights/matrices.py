@@ -250,6 +250,7 @@ MEASURES = (
         roles={"full_rank": "size", "rows": "size", "columns": "size"},
         better=None,
         needs=frozenset({"matrices"}),
+        resumes=True,
         read=read,
         **measure_options("matrices"),
         default=False,

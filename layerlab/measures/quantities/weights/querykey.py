@@ -323,6 +323,7 @@ MEASURES = (
         limits=("rope_bound", "score_bound", "prenorm_bound", "prenorm_printed"),
         better=None,
         needs=frozenset({"weights"}),
+        resumes=True,
         read=read,
         bound=(Bound(column="attained", limit="rope_bound", side="upper", source="su21; Own"),),
         **measure_options("querykey"),
