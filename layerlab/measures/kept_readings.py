@@ -12,12 +12,11 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from signal import SIGINT
 from typing import Any
 
 from torch import Tensor
 
-from layerlab.errors import Interrupted, UserError
+from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.hash import hash_tensors
 from layerlab.measures.measure import Measure, MeasureContext, Row
@@ -25,6 +24,7 @@ from layerlab.records.file_digests import hash_sources
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.records.parse import digest_of
 from layerlab.system.hardware import cache_folder, versions
+from layerlab.system.signals import explain_interruption
 
 PAUSE = 60.0  # seconds between two saves
 SHORT = 10.0  # seconds of reading that nobody misses
@@ -147,10 +147,8 @@ def keep_readings() -> Iterator[ReadingStore]:
             raise
         if isinstance(error, UserError):
             raise UserError(f"{error}; what was read before is kept, and not read again") from error
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            code = getattr(error, "code", 128 + SIGINT)
-            raise Interrupted("interrupted; type the same again to go on", code) from None
-        raise
+        with explain_interruption("what was read is kept"):
+            raise
     finally:
         _OPEN.reset(token)
     store.discard()

@@ -247,7 +247,7 @@ def test_interrupted_and_typed_again_it_goes_on(tmp_path, monkeypatch):
     os.kill(process.process.pid, signal.SIGINT)
     done = process.wait(60)
     assert done.returncode == 130
-    assert "layerlab: interrupted; type the same again to go on" in done.stderr
+    assert "layerlab: interrupted; what was read is kept" in done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["cache"]
     again = layerlab(*words, cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -80,7 +80,7 @@ def read(model, names=NAMES, last=-1, error=None, tokens=TOKENS, **options):
 
 
 def interrupt(model, last, error=None, **given) -> None:
-    with pytest.raises(Interrupted, match="interrupted; type the same again to go on"):
+    with pytest.raises(Interrupted, match="interrupted; what was read is kept"):
         read(model, last=last, error=error, **given)
 
 
