@@ -8,18 +8,21 @@ the one whose ratio of width to depth is nearest to the recipe's is taken.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import cache, cached_property
+from heapq import merge
 from typing import Any
 
 from layerlab.blocks.shape import Shape
+from layerlab.blocks.spec import Spec
 from layerlab.console.units import amount
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import account
 from layerlab.model.design import Design
+from layerlab.model.size import LARGEST, MOST
 from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.ladder_section import ALIKE, LadderSection
 from layerlab.recipes.training import LENGTHS, TrainingRecipe
@@ -167,65 +170,112 @@ def _fit(
     """Return the sizes of a model with about so many parameters, and how many it has.
 
     Raises:
-        UserError: none is near enough.
+        UserError: none is near enough, or it is deeper than any model.
     """
     own = design.shape
     aspect = own.width / own.layers
-
-    def odd(one: tuple[dict[str, int], int]) -> float:
-        return abs(math.log(one[0]["width"] / one[0]["layers"] / aspect))
-
     about = NEAR if ladder.sizes else max(NEAR, ladder.ratio**0.25 - 1)
-    every = list(_candidates(base, design, size, about))
-    inside = [one for one in every if odd(one) <= math.log(PROPORTION)]
-    near = [one for one in inside if abs(one[1] / size - 1) <= about]
-    if not near:
-        raise UserError(_unmet(inside or every, size, about, ladder))
-    return min(near, key=odd)
-
-
-def _candidates(
-    base: TrainingRecipe, design: Design, size: float, about: float
-) -> Iterator[tuple[dict[str, int], int]]:
-    """Yield shapes in about the recipe's proportion with their parameters.
-
-    From the widest that no depth makes large enough to the narrowest that each makes too large.
-    """
-    own = design.shape
     group = math.lcm(*(own.heads // math.gcd(own.heads, one) for one in (own.kv_heads, own.width)))
+    heads = own.heads * min(
+        MOST.get(name, LARGEST) / one
+        for name, one in _scale(design, own.heads).items()
+        if name != "head_width"
+    )
 
-    def most(number: int) -> int:
-        _, depths, parameters = _depths(base, design, group * number)
-        return parameters(depths[-1])
+    @cache
+    def candidate(number: int) -> _Candidate:
+        return _candidate(base, design, group * number, size)
 
-    end = 1
-    while most(end) < (1 - about) * size:
-        end *= 2
-    first = bisect_left(range(end + 1), (1 - about) * size, end // 2 + 1, end, key=most)
-    for number in count(max(1, first - 1)):
-        sizes, depths, parameters = _depths(base, design, group * number)
-        one, two = parameters(1), parameters(2)
-        layers = round(1 + (size - one) / (two - one))
-        layers = min(max(depths[0], layers), depths[-1])
-        found = parameters(layers)
-        yield {**sizes, "layers": layers}, found
-        if layers == depths[0] and found > (1 + about) * size:
-            return
+    def odd(one: _Candidate) -> float:
+        return abs(math.log(one.aspect / aspect))
+
+    numbers = range(1, max(1, int(heads / group)) + 1)
+    middle = bisect_left(numbers, aspect, key=lambda number: candidate(number).aspect)
+    narrower = _until(
+        lambda one: one.shape.layers == one.depths[-1] and one.parameters < (1 - about) * size,
+        map(candidate, reversed(numbers[:middle])),
+    )
+    wider = _until(
+        lambda one: one.shape.layers == one.depths[0] and one.parameters > (1 + about) * size,
+        map(candidate, numbers[middle:]),
+    )
+    inside, outside = list[_Candidate](), list[_Candidate]()
+    # The more heads, the fewer layers: from the recipe's proportion on, either way, it gets worse,
+    # but where the proportion itself bounds the layers.
+    for one in merge(narrower, wider, key=odd):
+        if one.shape.layers > MOST["layers"]:
+            raise UserError(
+                f"{amount(size)} parameters in this recipe's proportion are a width of "
+                f"{one.shape.width} and {one.shape.layers} layers; expected at most "
+                f"{MOST['layers']}: write smaller ladder.sizes, or in [model] a larger width for "
+                "its layers"
+            )
+        fits = odd(one) <= math.log(PROPORTION)
+        (inside if fits else outside).append(one)
+        if fits and one.is_near(size, about) and one.is_free:
+            break
+    near = [one for one in inside if one.is_near(size, about)]
+    if not near:
+        raise UserError(_unmet(inside or outside, size, about, ladder))
+    best = min(near, key=lambda one: (odd(one), one.shape.width))
+    return {**best.sizes, "layers": best.shape.layers}, best.parameters
 
 
-def _depths(
-    base: TrainingRecipe, design: Design, heads: int
-) -> tuple[dict[str, int], range, Callable[[int], int]]:
-    """Return sizes with so many heads, the depths in proportion, and parameters by depth."""
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """A shape with about the parameters of a size, as far as its depth may go.
+
+    Attributes:
+        sizes: what a recipe sets for it, beside the layers.
+        depths: in about the recipe's proportion.
+    """
+
+    sizes: Mapping[str, int]
+    depths: range
+    spec: Spec
+    shape: Shape
+
+    @property
+    def aspect(self) -> float:
+        """The ratio of width to depth."""
+        return self.shape.width / self.shape.layers
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the size alone says the depth: it might be smaller, and larger."""
+        return self.depths[0] < self.shape.layers < self.depths[-1]
+
+    def is_near(self, size: float, about: float) -> bool:
+        """Return whether the parameters are those of a size, but for a share of them."""
+        return abs(self.parameters / size - 1) <= about
+
+    @cached_property
+    def parameters(self) -> int:
+        """The number of parameters, for which every layer is accounted."""
+        return account(self.spec, self.shape).parameters
+
+
+def _candidate(base: TrainingRecipe, design: Design, heads: int, size: float) -> _Candidate:
+    """Return the shape with so many heads whose depth comes nearest to a size."""
     own, sizes = design.shape, _scale(design, heads)
     there = design_model(base.change({f"model.{name}": one for name, one in sizes.items()}))
     ideal = sizes["width"] * own.layers / own.width
-    least, most = max(1, math.ceil(ideal / PROPORTION)), max(1, int(ideal * PROPORTION))
+    depths = range(max(1, math.ceil(ideal / PROPORTION)), max(1, int(ideal * PROPORTION)) + 1)
+    one, two = (account(there.spec, replace(there.shape, layers=n)).parameters for n in (1, 2))
+    layers = min(max(depths[0], round(1 + (size - one) / (two - one))), depths[-1])
+    return _Candidate(
+        sizes=sizes, depths=depths, spec=there.spec, shape=replace(there.shape, layers=layers)
+    )
 
-    def parameters(layers: int) -> int:
-        return account(there.spec, replace(there.shape, layers=layers)).parameters
 
-    return sizes, range(least, most + 1), parameters
+def _until(
+    last: Callable[[_Candidate], bool], candidates: Iterable[_Candidate]
+) -> Iterator[_Candidate]:
+    """Yield candidates up to the first that is the last, and that one too."""
+    for one in candidates:
+        yield one
+        if last(one):
+            return
 
 
 def _scale(design: Design, heads: int) -> dict[str, int]:
@@ -244,16 +294,15 @@ def _scale(design: Design, heads: int) -> dict[str, int]:
     return found
 
 
-def _unmet(
-    every: Sequence[tuple[Mapping[str, int], int]], size: float, about: float, ladder: LadderSection
-) -> str:
-    below = max((one for one in every if one[1] < size), key=lambda one: one[1], default=None)
-    above = min((one for one in every if one[1] > size), key=lambda one: one[1], default=None)
+def _unmet(every: Sequence[_Candidate], size: float, about: float, ladder: LadderSection) -> str:
+    by_size = sorted(every, key=lambda one: one.parameters)
+    below = [one for one in by_size if one.parameters < size][-1:]
+    above = [one for one in by_size if one.parameters > size][:1]
     told = " and ".join(
-        f"{amount(parameters)} (width {sizes['width']}, layers {sizes['layers']})"
-        for sizes, parameters in (one for one in (below, above) if one is not None)
+        f"{amount(one.parameters)} (width {one.shape.width}, layers {one.shape.layers})"
+        for one in (*below, *above)
     )
-    nearest = min(every, key=lambda one: abs(math.log(one[1] / size)))[1]
+    nearest = min(by_size, key=lambda one: abs(math.log(one.parameters / size))).parameters
     way = f"{nearest} among ladder.sizes" if ladder.sizes else "a smaller ladder.count or ratio"
     return (
         f"no width and depth of this recipe's proportion has {amount(size)} parameters within "

@@ -12,6 +12,7 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.ladder import NEAR, PROPORTION, baseline_of, plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.build import build
+from layerlab.model.cost.cost import account
 from layerlab.model.parametrization import score_factor, width_ratio
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.training.run_spec import count_costs, design_model
@@ -157,15 +158,23 @@ def test_an_arm_may_have_what_is_no_number_of_updates_for_itself():
         assert (run.arm, run.recipe.train.warmup_steps, run.rate) == ("gpt2", 0.2, 2e-3)
 
 
-@pytest.mark.full
-def test_the_walk_to_a_large_size_starts_near_its_width(monkeypatch):
+def test_a_large_size_is_found_without_trying_every_width(monkeypatch):
     looked = []
     monkeypatch.setattr(
-        "layerlab.experiments.plan.ladder.design_model",
-        lambda given: looked.append(given) or design_model(given),
+        "layerlab.experiments.plan.ladder.account",
+        lambda spec, shape: looked.append(shape.layers) or account(spec, shape),
     )
-    _, large = plan_rungs(recipe({"sizes": ["1M", "1G"], "tokens_per_parameter": 1}), EXTENT)
-    assert large.recipe.model.width > 10 * MODEL["width"] and len(looked) < 120
+    _, large = plan_rungs(recipe({"sizes": ["1M", "70G"], "tokens_per_parameter": 1}), EXTENT)
+    assert abs(large.parameters / 70e9 - 1) < 0.01 and large.recipe.model.layers > 300
+    assert sum(looked) < 5 * large.recipe.model.layers
+
+
+def test_the_size_that_an_error_tells_to_write_is_taken():
+    model = {"width": 1024, "heads": 16, "layers": 1, "kv_heads": None, "inner": 3073}
+    error = refusal(plan_rungs, recipe({"sizes": ["15k", "15M"]}, model=model), EXTENT)
+    told = int(re.search(r"write (\d+) among ladder.sizes", error)[1])
+    given = recipe({"sizes": [told, "15M"], "tokens_per_parameter": 1}, model=model)
+    assert plan_rungs(given, EXTENT)[0].parameters == told
 
 
 def test_presets_give_sizes_that_are_scaled_too():
@@ -186,6 +195,10 @@ def test_presets_give_sizes_that_are_scaled_too():
         (
             recipe({"count": 5, "ratio": 10.0}),
             "write a smaller ladder.count or ratio, or narrower heads in [model]",
+        ),
+        (
+            recipe({"sizes": ["1M", "10T"]}),
+            "10.0 T parameters in this recipe's proportion are a width of 26096 and 1632 layers; ",
         ),
         (
             recipe({"sizes": [95_000, 96_000]}),
