@@ -28,6 +28,7 @@ from layerlab.recipes.ladder_section import ALIKE, LadderSection
 from layerlab.recipes.training import LENGTHS, TrainingRecipe
 from layerlab.training.run_spec import RunSpec, design_model
 
+MOST_TOKENS = 1e15  # of a run: as `train.tokens` takes them
 # How far a shape may be from its size, and its ratio of width to depth from the recipe's.
 NEAR, PROPORTION = 0.1, 3.0
 _CHOSEN = (
@@ -94,6 +95,7 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
         else (ladder.tokens_per_parameter or length / full_size) * parameters
         for index, (_, parameters) in enumerate(found)
     ]
+    _check_lengths(tokens, [parameters for _, parameters in found])
     _check_equal(ladder, tokens, [parameters for _, parameters in found])
     return [
         Rung(
@@ -327,6 +329,16 @@ def _check_beyond(ladder: LadderSection, largest: int) -> None:
             f"ladder.beyond has {amount(inside)}, which is not beyond the largest size of "
             f"{amount(largest)}; expected larger sizes: write beyond = [{2 * largest}]"
         )
+
+
+def _check_lengths(tokens: Sequence[float], found: Sequence[int]) -> None:
+    for one, parameters in zip(tokens, found, strict=True):
+        if not 1 <= one <= MOST_TOKENS:
+            raise UserError(
+                f"{amount(parameters)} parameters with {one / parameters:g} tokens each are "
+                f"{one:.3g} tokens a run; expected 1 to {MOST_TOKENS:g}: write "
+                "ladder.tokens_per_parameter = 20"
+            )
 
 
 def _check_equal(ladder: LadderSection, tokens: Sequence[float], found: Sequence[int]) -> None:

@@ -201,6 +201,18 @@ def test_presets_give_sizes_that_are_scaled_too():
             "10.0 T parameters in this recipe's proportion are a width of 26096 and 1632 layers; ",
         ),
         (
+            recipe({"sizes": ["100k", "300k"], "tokens_per_parameter": 1e300}),
+            "with 1e+300 tokens each are 9.09e+304 tokens a run; expected 1 to 1e+15: write ladder",
+        ),
+        (
+            recipe({"sizes": ["100k", "300k"], "tokens_per_parameter": 1e308}),
+            "are inf tokens a run; expected 1 to 1e+15: write ladder.tokens_per_parameter = 20",
+        ),
+        (
+            recipe({"sizes": ["100k", "300k"], "tokens_per_parameter": 1e-9}),
+            "tokens a run; expected 1 to 1e+15: write ladder.tokens_per_parameter = 20",
+        ),
+        (
             recipe({"sizes": [95_000, 96_000]}),
             "expected each larger than the one before: write ladder.sizes farther apart",
         ),
