@@ -20,8 +20,10 @@ Tried = Mapping[float, float]
 Edge = Literal["smallest", "largest"]
 # A rate this near to the end of the range, as a share of its logarithm, counts as at the end.
 NEAR = 0.05
-# How far beyond the end the next rate lies: rates are named by one digit, and searched by decades.
+# How far beyond the end the next rate lies: rates are searched by decades at most.
 STEPS = 2.0, 10.0
+# How far one digit may move it, else it has two: a tenth, as from a third of 0.001 to 0.0003.
+ROUNDED = 0.1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -142,17 +144,21 @@ def best(results: Tried) -> Best:
 
 
 def wider(rates: Tried, edge: Edge) -> float:
-    """Return a rate of one digit beyond an end: about as far out as its neighbour lies inside.
+    """Return a round rate beyond an end: about as far out as its neighbour lies inside.
 
     Example:
         >>> wider({1e-3: 3.3, 3e-3: 3.2, 1e-2: 3.1}, "largest")
         0.03
+        >>> wider({3e-3: 3.2, 6e-3: 3.3, 1.2e-2: 3.4}, "smallest")
+        0.0015
     """
     least, most = STEPS
     ordered = sorted(rates)
     end, inner = (ordered[0], ordered[1]) if edge == "smallest" else (ordered[-1], ordered[-2])
     step = min(max(end / inner, inner / end, least), most)
-    return float(f"{end / step if edge == 'smallest' else end * step:.1g}")
+    exact = end / step if edge == "smallest" else end * step
+    plain = float(f"{exact:.1g}")
+    return plain if abs(plain / exact - 1) <= ROUNDED else float(f"{exact:.2g}")
 
 
 def _edge(rate: float, results: Tried) -> Edge | None:

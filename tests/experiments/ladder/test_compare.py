@@ -332,7 +332,7 @@ def test_a_remark_on_some_sizes_says_at_which_and_one_on_all_does_not():
 
     found = judged(recipe(learning_rates=[0.003, 0.006, 0.012]), loss).content
     first, *_ = found["ladder"]["sizes"]
-    edge = "the best learning rate of llama, 0.012, is the largest of the sweep: add 0.02"
+    edge = "the best learning rate of llama, 0.012, is the largest of the sweep: add 0.024"
     assert edge in first["remarks"]
     assert f"at {amount(first['parameters'])} parameters: {edge}" in found["remarks"]
     chosen = [one for one in found["remarks"] if "judged at the learning rate" in one]

@@ -118,6 +118,9 @@ def test_the_rate_to_add_lies_beyond_the_end_and_within_a_decade_or_so(low, rati
 def test_the_rate_to_add_is_one_that_a_sweep_would_have():
     assert wider({1e-3: 3.0, 1e30: math.inf}, "smallest") == 1e-4
     assert wider({3e-3: 3.0, 1e-2: 3.1}, "smallest") == 9e-4
+    assert wider({1e-3: 3.1, 3e-3: 3.0}, "largest") == 9e-3
+    halves = {3e-3 * 2**n: 3.0 for n in range(4)}
+    assert (wider(halves, "smallest"), wider(halves, "largest")) == (1.5e-3, 0.05)
 
 
 def test_a_section_chooses_its_search():
