@@ -228,7 +228,7 @@ def _size(size: Rung, content: Mapping[str, Any]) -> Json:
         "tokens_per_parameter": size.tokens / size.parameters,
         "width": shape.width,
         "layers": shape.layers,
-        "runs": len(size.runs),
+        "runs": len(content["runs"]),
         "rows": [{name: row.get(name) for name in _ROW} for row in content["rows"]],
         "claims": [
             {name: claim.get(name) for name in ("source", "says", "verdict", "said")}

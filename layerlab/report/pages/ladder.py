@@ -39,6 +39,7 @@ class _LadderRow(_LadderPart):
 class _Size(_LadderPart):
     parameters: int | float = Field(gt=0)
     tokens: int | float = Field(ge=0)
+    runs: int = 0
     rows: list[_LadderRow] = []
 
 

@@ -36,7 +36,7 @@ def ladder(gains: tuple[float, ...] = (0.03, 0.02, 0.01)) -> dict[str, Any]:
         ]
 
     sizes = [
-        {"parameters": size, "tokens": 20 * size, "rows": rows(place)}
+        {"parameters": size, "tokens": 20 * size, "runs": 18, "rows": rows(place)}
         for place, size in enumerate(SIZES)
     ]
     marks = [
@@ -226,6 +226,7 @@ def test_one_size_or_one_rate_draws_nothing():
 @pytest.mark.full
 def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path):
     page = render(content())
+    assert "2 arms, 3 sizes, 54 runs</p>" in page
     section = page[page.index('<section id="ladder"') :]
     section = section[: section.index("</section>")]
     assert section.count("<figure") == 4 and section.count("<tr>") == 14
