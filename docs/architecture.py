@@ -51,8 +51,8 @@ CHANGES = {
     "for the page that shows it, `report/templates/`; as files beside it: `report/figures/`",
     "a command": "`api/`, its function, exported in `__init__.py`; `cli/`, a file, and its line in "
     "`cli/app.py`",
-    "an option of a command": "`cli/` (what several share: `cli/options.py`), and the function of "
-    "`api/` that it calls",
+    "an option of a command": "`cli/` (what several share: `cli/arguments/options.py`), and the "
+    "function of `api/` that it calls",
     "the test of any of them": "`tests/`, the same path; what a source states: `tests/claims/`",
 }
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_loads
-from layerlab.cli.options import AsJson, Device, Load, Quiet
+from layerlab.cli.arguments.early_checks import check_loads
+from layerlab.cli.arguments.options import AsJson, Device, Load, Quiet
 from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import show_result
 from layerlab.errors import UserError

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.early_checks import check_formats, check_loads, check_policy
-from layerlab.cli.options import MODELS, AsJson, Device, Dtype, Lang, Load, Quiet
+from layerlab.cli.arguments.early_checks import check_formats, check_loads, check_policy
+from layerlab.cli.arguments.options import MODELS, AsJson, Device, Dtype, Lang, Load, Quiet
 from layerlab.console.tables import say, show_result
 from layerlab.errors import UserError
 

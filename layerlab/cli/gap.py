@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_loads
+from layerlab.cli.arguments.early_checks import check_loads
+from layerlab.cli.arguments.options import AsJson, Device, Dtype, Load, ModelOrDefault, Quiet
 from layerlab.cli.inspect import SAMPLES, Context, TextOption
-from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelOrDefault, Quiet
 from layerlab.console.tables import show_result
 from layerlab.errors import UserError
 

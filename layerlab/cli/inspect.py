@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_formats, check_loads, check_measures
-from layerlab.cli.options import DeviceOrAuto, Dtype, Load, Quiet, check_language
+from layerlab.cli.arguments.early_checks import check_formats, check_loads, check_measures
+from layerlab.cli.arguments.options import DeviceOrAuto, Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import (
+from layerlab.cli.arguments.options import (
     ArmOption,
     AsJson,
     AtOption,

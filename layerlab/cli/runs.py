@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import AsJson, Lang
+from layerlab.cli.arguments.options import AsJson, Lang
 from layerlab.console.tables import show_result
 
 NEWEST = 20  # entries that are printed unasked

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import DeviceOrAuto, Dtype, Lang, Quiet
+from layerlab.cli.arguments.options import DeviceOrAuto, Dtype, Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import FIXED, OF_MODELS, STUDIES, refuse_models, unknown_study

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_formats, check_loads
-from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
-from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
+from layerlab.cli.arguments.early_checks import check_formats, check_loads
+from layerlab.cli.arguments.options import AsJson, Lang, Load, Quiet, RecipeArgument
+from layerlab.cli.arguments.recipe_checks import check_model, check_scoring, check_texts
 from layerlab.console.tables import say, say_wrapped, show, show_json, show_result
 from layerlab.data.archives import limit_archives
 from layerlab.errors import UserError

@@ -56,7 +56,7 @@ WITHIN = {
         "operations|cost|init|shape|spec part|position context attention|ffn|norm|residual "
         "operations.convolution operations.stream|layer"
     ),
-    "cli": "options|early_checks|recipe_checks cli adapt app",
+    "cli": "arguments cli adapt app",
     "console": "progress|tables|throughput|units display console",
     "data": "data cleaning",
     "evaluation": "metrics benchmarks lawbench tasks|lm_eval_tasks harness results paired",

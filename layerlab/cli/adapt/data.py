@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import AsJson, FieldOption
+from layerlab.cli.arguments.options import AsJson, FieldOption
 from layerlab.console.tables import printable, show_result
 
 

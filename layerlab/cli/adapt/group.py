@@ -9,9 +9,9 @@ from typer.core import TyperGroup
 from layerlab.cli.adapt.data import catalogue, clean, contamination, name_today
 from layerlab.cli.adapt.embeddings import embed
 from layerlab.cli.adapt.tokenizer import vocabulary
-from layerlab.cli.early_checks import check_loads
-from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
-from layerlab.cli.recipe_checks import check_adaptation
+from layerlab.cli.arguments.early_checks import check_loads
+from layerlab.cli.arguments.options import AsJson, Lang, Load, Quiet, RecipeArgument
+from layerlab.cli.arguments.recipe_checks import check_adaptation
 from layerlab.cli.train import KEPT, SetOption, read_settings
 from layerlab.console.tables import show, show_result
 from layerlab.data.archives import limit_archives

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import FieldOption, Lang, Quiet
+from layerlab.cli.arguments.options import FieldOption, Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.system.files import from_here
 

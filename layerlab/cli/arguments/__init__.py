@@ -1,0 +1,1 @@
+"""Options that several commands share, and checks of what is given before torch is imported."""
