@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.console.units import amount
 from layerlab.report.findings.rule import SEVERITIES, Finding
 from layerlab.report.results.folder import PAGE
 from layerlab.report.views.text import prose
@@ -88,7 +89,7 @@ def _files(folder: Path | None) -> Iterator[list[StyledText]]:
 def _shape(model: Mapping[str, Any]) -> str:
     parts = [
         model.get("class"),
-        _count(model.get("parameters")),
+        f"{amount(model['parameters'])} parameters" if _numeric(model.get("parameters")) else None,
         f"{model['layers']} layers" if model.get("layers") else None,
         f"{model['heads']} heads" if model.get("heads") else None,
         f"width {model['width']}" if model.get("width") else None,
@@ -101,15 +102,6 @@ def _shape(model: Mapping[str, Any]) -> str:
 
 def _numeric(entry: Any) -> bool:
     return isinstance(entry, (int, float))
-
-
-def _count(parameters: Any) -> str | None:
-    if not _numeric(parameters):
-        return None
-    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if parameters >= size:
-            return f"{parameters / size:.3g} {unit} parameters"
-    return f"{parameters} parameters"
 
 
 def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[StyledText]]:

@@ -181,6 +181,11 @@ def test_a_report_without_models_or_measures_is_still_a_report(tmp_path):
     assert kept.findings == [] and "Report(" in repr(kept)
 
 
+def test_the_summary_counts_parameters_as_tables_do():
+    kept = report(models=[card(parameters=6_738_415_616)])
+    assert "GPT2LMHeadModel, 6.74 G parameters, 6 layers" in printed(kept.table(), width=400)
+
+
 @pytest.mark.full
 def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path):
     kept = report()
