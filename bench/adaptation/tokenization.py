@@ -5,7 +5,7 @@
 
 Both take each slice in turns, the second first in every other one. The library's `encode_batch` is
 handed a million characters at a time and its tokens are thrown away; ours reads the documents from
-a file, spools them, encodes and writes a shard, as the process beside a training does. Without
+a file, stores them, encodes and writes a shard, as the process beside a training does. Without
 --text it is the English of the data folder (english-docs). The ratio is to be at least 0.9, by the
 clock on a quiet machine; where others work on it, the processor time says more. Both are of the
 middle slice.
@@ -75,13 +75,13 @@ def encode(machine: Any, file: Path, some: list[str]) -> None:
 def write(words: Any, file: Path, some: list[str]) -> None:
     """Write the tokens of a file as those of a shard."""
     from layerlab.corpus.tokenize import TokenLayout, write_tokens
-    from layerlab.data.documents import TextCursor, spool_documents
+    from layerlab.data.documents import TextCursor, store_documents
     from layerlab.data.sources import open_source, to_source
 
     cursor = TextCursor(open_source(to_source(str(file)), full=False).pieces(), "it")
-    with spool_documents(cursor.take(1 << 40), file.parent / "spool", "it", None) as spool:
+    with store_documents(cursor.take(1 << 40), file.parent / "store", "it", None) as store:
         layout = TokenLayout(file.parent, "shard", "uint16", 0, False)
-        write_tokens(spool, words, layout, lambda *news: None)
+        write_tokens(store, words, layout, lambda *news: None)
 
 
 def main() -> None:

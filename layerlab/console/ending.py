@@ -32,9 +32,9 @@ def run_app(app: Callable[..., Any]) -> int:
             )
     if sys.stdout is None:
         return _say("standard output is closed; give it a place, or type > /dev/null", 1)
-    with hear("SIGTERM"), hear("SIGHUP"), hear_ctrl_c() as heard, warnings.catch_warnings():
+    with hear("SIGTERM"), hear("SIGHUP"), hear_ctrl_c() as interrupts, warnings.catch_warnings():
         _show_warnings()
-        code = _run(app, heard)
+        code = _run(app, interrupts)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -96,14 +96,14 @@ def _give_up_file(error: OSError) -> int:
     )
 
 
-def _call(app: Callable[..., Any], heard: Sequence[int]) -> Any:
+def _call(app: Callable[..., Any], interrupts: Sequence[int]) -> Any:
     """Call the command line; whatever came of a signal to stop is that signal once more.
 
     One that comes while a class is made, as libraries do by the thousand when they are imported, is
     wrapped into a RuntimeError, and that into what the library makes of errors.
 
     Args:
-        heard: fills up when Ctrl-C is typed.
+        interrupts: fills up when Ctrl-C is typed.
     """
     try:
         return app(standalone_mode=False)
@@ -112,7 +112,7 @@ def _call(app: Callable[..., Any], heard: Sequence[int]) -> Any:
     except BaseException as error:
         if stop := _find_stop(error):
             raise stop from None
-        if heard:
+        if interrupts:
             raise CtrlC from None
         raise
 
@@ -145,9 +145,9 @@ def _describe_number(error: Any) -> str | None:
     )
 
 
-def _run(app: Callable[..., Any], heard: Sequence[int]) -> int:
+def _run(app: Callable[..., Any], interrupts: Sequence[int]) -> int:
     try:
-        code = _call(app, heard)
+        code = _call(app, interrupts)
     except UserError as error:
         return _say(str(error))
     except typer.TyperException as error:

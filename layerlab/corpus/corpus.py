@@ -33,7 +33,7 @@ from layerlab.corpus.streams import (
     open_stream,
 )
 from layerlab.corpus.tokenize import TokenLayout, write_tokens
-from layerlab.data.documents import DocumentStore, PieceTexts, spool_documents
+from layerlab.data.documents import DocumentStore, PieceTexts, store_documents
 from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import Text, open_source
 from layerlab.errors import UserError
@@ -261,7 +261,7 @@ class CorpusBuilder:
         """Read and split the texts, train a tokenizer if one is wanted, and encode."""
         with ExitStack() as stack:
             parts = [
-                stack.enter_context(self._spool(folder / f"text-{number}", number)).split(
+                stack.enter_context(self._store(folder / f"text-{number}", number)).split(
                     self.data.validation_fraction, self.texts[number].name
                 )
                 for number in range(len(self.texts))
@@ -270,8 +270,8 @@ class CorpusBuilder:
             tokenizer = self.tokenizer or self._train_tokenizer([train for train, _ in parts])
             self._check_size(tokenizer)
             sources = self._encode(folder, parts, tokenizer)
-        for spool in folder.glob("text-*"):
-            spool.unlink()
+        for store in folder.glob("text-*"):
+            store.unlink()
         tokenizer.save_pretrained(folder / TOKENIZER)
         mark = separator(tokenizer, str(self.data.tokenizer))
         # Where a text lies, and what it is called there, is no part of what it is.
@@ -288,10 +288,10 @@ class CorpusBuilder:
         }
         write_contents(folder, self.key, content)
 
-    def _spool(self, file: Path, number: int) -> Any:
+    def _store(self, file: Path, number: int) -> Any:
         text, limit = self.texts[number], self.data.sources[number].limit
         self.progress(f"reading {text.name}", 0.0)
-        return spool_documents(text.pieces(), file, text.name, limit)
+        return store_documents(text.pieces(), file, text.name, limit)
 
     def _check_unchanged(self) -> None:
         """Refuse texts that changed while they were read: the key is that of what stood there."""
@@ -336,11 +336,11 @@ class CorpusBuilder:
         for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
             one: dict[str, Any] = {"name": text.name}
             special = self.data.sources[number].special_tokens
-            for side, spool in zip(SIDES, sides, strict=True):
+            for side, store in zip(SIDES, sides, strict=True):
                 stem, counted = f"{side}-{number}", side == "validation"
                 layout = TokenLayout(folder, stem, kind, mark, counted, special)
                 self.progress(f"encoding {text.name}", 0.0)
-                one[side] = write_tokens(spool, tokenizer, layout, self.progress)
+                one[side] = write_tokens(store, tokenizer, layout, self.progress)
             found.append(one)
         return found
 

@@ -149,7 +149,7 @@ class Writer:
 
 
 def write_tokens(
-    spool: DocumentStore,
+    store: DocumentStore,
     tokenizer: PreTrainedTokenizerFast,
     layout: TokenLayout,
     progress: Callable[[str, float], None],
@@ -157,11 +157,11 @@ def write_tokens(
     """Write a stream, with a separator before each document to predict its first token."""
     machine = engine(tokenizer, special=layout.special)
     with ExitStack() as stack:
-        writer = Writer(layout, machine, stack, spool.before())
-        for pieces, encoded in _encode_ahead(machine, _chunks(spool.pieces()), layout):
+        writer = Writer(layout, machine, stack, store.before())
+        for pieces, encoded in _encode_ahead(machine, _chunks(store.pieces()), layout):
             for piece, found in zip(pieces, encoded, strict=True):
                 writer.add(piece, found)
-            progress(f"encoding {layout.stem}", writer.bytes / spool.size)
+            progress(f"encoding {layout.stem}", writer.bytes / store.size)
         writer.end_document()
         for sink in writer.sinks.values():
             sink.settle()

@@ -19,7 +19,7 @@ from layerlab.corpus.shards import AHEAD, HELD, PLAN, TABLE, TOKENS, name_place,
 from layerlab.corpus.stored import lock_in_turn
 from layerlab.corpus.streams import drop_documents
 from layerlab.corpus.tokenize import TokenLayout, write_tokens
-from layerlab.data.documents import TextCursor, spool_documents
+from layerlab.data.documents import TextCursor, store_documents
 from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import Source
@@ -141,8 +141,8 @@ class ShardWriter:
         kind, mark, special = self.plan["kind"], self.plan["separator"], self.source.special_tokens
         layout = TokenLayout(folder, "shard", kind, mark, counted=False, special=special)
         pieces = cursor.take(self.plan["shard_bytes"])
-        with spool_documents(pieces, folder / "text", cursor.name, None) as spool:
-            found = write_tokens(spool, self.tokenizer, layout, lambda what, share: None)
+        with store_documents(pieces, folder / "text", cursor.name, None) as store:
+            found = write_tokens(store, self.tokenizer, layout, lambda what, share: None)
         tokens, starts, hashes = (
             np.fromfile(folder / f"shard.{part}", kind)
             for part, kind in (("tokens", layout.kind), ("starts", "int64"), ("hashes", "uint64"))

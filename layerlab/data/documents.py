@@ -185,7 +185,7 @@ class PieceTexts:
 
 
 @contextmanager
-def spool_documents(
+def store_documents(
     pieces: Iterable[TextChunk], file: Path, name: str, limit: int | None
 ) -> Iterator[DocumentStore]:
     """Write the documents of a source to a file, and yield them; empty ones are left out.

@@ -42,12 +42,12 @@ def quiet_libraries() -> Iterator[None]:
 @contextmanager
 def listen(name: str) -> Iterator[list[str]]:
     """Collect the warnings of a logger, one line each, in place of having them shown."""
-    heard: list[str] = []
+    messages: list[str] = []
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             """Keep what was said."""
-            heard.append(" ".join(record.getMessage().split()))
+            messages.append(" ".join(record.getMessage().split()))
 
     logger, ear = logging.getLogger(name), Ear(logging.WARNING)
     level, propagate = logger.level, logger.propagate
@@ -55,7 +55,7 @@ def listen(name: str) -> Iterator[list[str]]:
     logger.setLevel(logging.WARNING)
     logger.propagate = False
     try:
-        yield heard
+        yield messages
     finally:
         logger.removeHandler(ear)
         logger.setLevel(level)

@@ -56,19 +56,19 @@ class CtrlC(KeyboardInterrupt):
 @contextmanager
 def hear_ctrl_c() -> Iterator[list[int]]:
     """Note that Ctrl-C was typed, and raise it: what is imported then may swallow it."""
-    heard: list[int] = []
+    typed: list[int] = []
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield heard
+        yield typed
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
+        typed.append(number)
         raise CtrlC
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield heard
+        yield typed
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -42,7 +42,7 @@ class RunAccelerator:
     """The accelerator of a run, checked against what its recipe asks for.
 
     Attributes:
-        shared: whether other runs computed on its device in any sitting: its speed is nobody's.
+        shared: whether other runs computed on its device in any session: its speed is nobody's.
     """
 
     def __init__(self, recipe: TrainingRecipe) -> None:

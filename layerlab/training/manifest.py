@@ -20,7 +20,7 @@ SCHEMA = 1
 FILE = "manifest.json"
 # What may change while a run is stopped.
 _CHANGING = ("machine", "versions")
-Sitting = dict[str, Any]
+Session = dict[str, Any]
 
 
 def manifest(
@@ -85,8 +85,8 @@ def _sizes(cost: Account) -> dict[str, Any]:
 
 
 def keep_manifest(
-    content: Mapping[str, Any], folder: Path, before: list[Sitting], update: int
-) -> tuple[list[Sitting], str | None]:
+    content: Mapping[str, Any], folder: Path, before: list[Session], update: int
+) -> tuple[list[Session], str | None]:
     """Write the manifest of a run that begins or goes on.
 
     Where it is made with something else than before, the manifest has all its `sittings` in order:
@@ -95,20 +95,20 @@ def keep_manifest(
 
     Args:
         folder: of the run.
-        before: sittings that the checkpoint tells of; a manifest is no witness of itself.
-        update: after which this sitting begins.
+        before: sessions that the checkpoint tells of; a manifest is no witness of itself.
+        update: after which this session begins.
 
     Returns:
-        All sittings, and what the user is to be told of a change.
+        All sessions, and what the user is to be told of a change.
     """
     own = {"update": update, **{part: content[part] for part in _CHANGING}}
-    sittings = [one for one in before if one["update"] < update]
-    changed = _change(sittings[-1], own) if sittings else []
-    if changed or not sittings:
-        sittings.append(own)
-    kept = {**content, "sittings": sittings} if len(sittings) > 1 else content
+    sessions = [one for one in before if one["update"] < update]
+    changed = _change(sessions[-1], own) if sessions else []
+    if changed or not sessions:
+        sessions.append(own)
+    kept = {**content, "sittings": sessions} if len(sessions) > 1 else content
     write_file(folder / FILE, json.dumps(kept, indent=1) + "\n")
-    return sittings, (
+    return sessions, (
         f"from update {update} on {'; '.join(changed)}: the run is of several makes, and a "
         "comparison refuses it unless compare.allowed_differences declares that"
         if changed
@@ -126,7 +126,7 @@ def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read_sittings(folder: Path) -> list[Sitting]:
+def read_sessions(folder: Path) -> list[Session]:
     """Return the sessions that the manifest in a folder lists, for checkpoints that list none.
 
     A run that was never interrupted is of one.

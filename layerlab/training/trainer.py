@@ -28,7 +28,7 @@ from layerlab.training.checkpoints.trackers import trackers
 from layerlab.training.flops import flops_per_token
 from layerlab.training.generate import generate_samples
 from layerlab.training.lr_schedule import lr_at
-from layerlab.training.manifest import Sitting, keep_manifest, manifest, read_sittings
+from layerlab.training.manifest import Session, keep_manifest, manifest, read_sessions
 from layerlab.training.monitor.monitor import Monitor
 from layerlab.training.optimizer import allocate, build_optimizer
 from layerlab.training.qk_control.penalties import QKControl
@@ -103,7 +103,7 @@ class Trainer:
         self.rehearsed = self.place.processes == 1 or is_sharded(self.wrapped)
         self.flops = flops_per_token(run.recipe).full * self.train.batch_size * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
-        self.sittings: list[Sitting] = []
+        self.sessions: list[Session] = []
         self.losses: float | None = 0.0  # of all updates; an earlier version kept none
         self.score: ValidationResult | None = None
         self.step0: float | None = None
@@ -134,7 +134,7 @@ class Trainer:
         if self.place.first:
             texts = self.corpus, self.order, self.eval_blocks
             content = manifest(self.run, *texts, self.split.size, shared=self.place.shared)
-            self.sittings, remark = keep_manifest(content, self.folder, self.sittings, self.update)
+            self.sessions, remark = keep_manifest(content, self.folder, self.sessions, self.update)
             if remark is not None:
                 self.note(remark)
         if self.step0 is None:
@@ -324,7 +324,7 @@ class Trainer:
                 "losses": self.losses,
                 **self.journal.mark(),
                 RUN: self.run.identity,
-                "sittings": self.sittings,
+                "sittings": self.sessions,
                 "shared": self.place.shared,
                 "resumes": self.resumes,
                 "micro_batch": self.split.size,
@@ -356,7 +356,7 @@ class Trainer:
             self.split.size, self.step0 = kept["micro_batch"], kept["step0_nats"]
             self.reader.size = kept.get("reading", self.reader.size)
             self.control.untold = kept.get("clipped", 0)
-            self.sittings = kept.get("sittings") or read_sittings(self.folder)
+            self.sessions = kept.get("sittings") or read_sessions(self.folder)
             self.place.shared |= kept.get("shared", False)
             if self.monitor is not None:
                 self.monitor.restore(kept["monitor"])

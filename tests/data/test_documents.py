@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.data import documents
-from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.documents import DocumentStore, store_documents
 from layerlab.data.sources import TextChunk
 from tests.support.refused import refuses
 
@@ -21,8 +21,8 @@ def of(*texts: str) -> DocumentStore:
     return DocumentStore("".join(texts).encode(), starts)
 
 
-def read(spool: DocumentStore) -> list[str]:
-    return ["".join(document) for document in spool.documents()]
+def read(store: DocumentStore) -> list[str]:
+    return ["".join(document) for document in store.documents()]
 
 
 def test_documents_come_back_without_the_empty_ones(tmp_path):
@@ -33,26 +33,26 @@ def test_documents_come_back_without_the_empty_ones(tmp_path):
         TextChunk("b", False),
     ]
     pieces += [TextChunk("", True), TextChunk("c", True), TextChunk("", True)]
-    with spool_documents(pieces, tmp_path / "a", "text", None) as spool:
-        assert read(spool) == ["äb", "c"] and spool.size == 4
-        assert list(spool.pieces()) == [TextChunk("äb", True), TextChunk("c", True)]
+    with store_documents(pieces, tmp_path / "a", "text", None) as store:
+        assert read(store) == ["äb", "c"] and store.size == 4
+        assert list(store.pieces()) == [TextChunk("äb", True), TextChunk("c", True)]
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(2, ["ab"]), (4, ["abc"]), (5, ["abc", "ä"])])
 def test_a_limit_cuts_after_a_whole_character(tmp_path, limit, kept):
-    with spool_documents(
+    with store_documents(
         [TextChunk("abc", True), TextChunk("ääh", True)], tmp_path / "a", "text", limit
-    ) as spool:
-        assert read(spool) == kept
+    ) as store:
+        assert read(store) == kept
 
 
 def test_what_is_no_text_is_named(tmp_path):
     with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
-        with spool_documents([TextChunk("", True)], tmp_path / "a", "it.txt", None):
+        with store_documents([TextChunk("", True)], tmp_path / "a", "it.txt", None):
             pass
     said = r"holds half of a surrogate pair \('\\ud800'\), which is no text, behind 'a'; mend"
     with pytest.raises(UserError, match=said):
-        with spool_documents([TextChunk("a\ud800", True)], tmp_path / "a", "it.txt", None):
+        with store_documents([TextChunk("a\ud800", True)], tmp_path / "a", "it.txt", None):
             pass
 
 
@@ -76,8 +76,8 @@ def test_places_of_documents_take_few_bytes_each(tmp_path):
     count = 100_000
     tracemalloc.start()
     pieces = (TextChunk("ab", True) for _ in range(count))
-    with spool_documents(pieces, tmp_path / "a", "text", None) as spool:
-        train, held = spool.split(0.25, "text")
+    with store_documents(pieces, tmp_path / "a", "text", None) as store:
+        train, held = store.split(0.25, "text")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (len(train.starts), len(held.starts)) == (75_001, 25_001)

@@ -42,7 +42,7 @@ REASONS = {
     "corpus/stored.py write_contents": "called by what fills a corpus",
     "corpus/tokenize.py Writer.__init__": "called by what fills a corpus",
     "corpus/write_shards.py ShardWriter._write_tokens": "called by what fills a shard",
-    "data/documents.py spool_documents": "a temporary folder, or what fills a corpus",
+    "data/documents.py store_documents": "a temporary folder, or what fills a corpus",
     "evaluation/harness/cache.py AnswerLog._write": "appends to the answers of a locked evaluation",
     "evaluation/harness/cache.py ResultCache.save": "answers of its own, kept as a whole by then",
     "evaluation/results/result.py EvaluationResult.save": "tables that an earlier one names",

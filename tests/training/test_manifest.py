@@ -21,7 +21,7 @@ from tests.training.support import killed
 ONE, OTHER = {"torch": "2.13.0"}, {"torch": "2.99.0"}
 
 
-def sitting(run: Any, folder: Path, until: int) -> dict[str, Any]:
+def session(run: Any, folder: Path, until: int) -> dict[str, Any]:
     """Train so far and leave a checkpoint, or come to the end; what the manifest then is."""
     training = trainer.Trainer(run, folder, NullProgress())
     training.start()
@@ -39,10 +39,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_run_of_two_versions_is_told_and_refused(tmp_path, run, monkeypatch):
     monkeypatch.setattr(manifest, "versions", lambda: ONE)
-    assert "sittings" not in sitting(run, tmp_path / "run", 2)
-    assert "sittings" not in sitting(run, tmp_path / "run", 3)
+    assert "sittings" not in session(run, tmp_path / "run", 2)
+    assert "sittings" not in session(run, tmp_path / "run", 3)
     monkeypatch.setattr(manifest, "versions", lambda: OTHER)
-    found = sitting(run, tmp_path / "run", 6)
+    found = session(run, tmp_path / "run", 6)
     had = [(one["update"], one["versions"]) for one in found["sittings"]]
     assert had == [(0, ONE), (3, OTHER)] and found["versions"] == OTHER
     told = killed.notes(tmp_path / "run")[-1]
@@ -63,7 +63,7 @@ def test_a_run_of_two_versions_is_told_and_refused(tmp_path, run, monkeypatch):
 
 
 def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path, run):
-    found = sitting(run, tmp_path / "run", 6)
+    found = session(run, tmp_path / "run", 6)
     beside = {path for path in found if path != "recipe"}
     beside = set(settings({name: found[name] for name in beside}))
     assert beside | {"sittings"} == set(PATHS)
@@ -74,7 +74,7 @@ def test_a_run_that_shared_its_device_in_one_sitting_says_so_for_ever(tmp_path, 
     found = []
     for until, shared in ((2, "0"), (4, "1"), (6, "0")):
         monkeypatch.setenv(SHARED_DEVICE, shared)
-        found.append(sitting(run, tmp_path / "run", until))
+        found.append(session(run, tmp_path / "run", until))
     assert [one[SHARED] for one in found] == [False, True, True]
     assert "sittings" not in found[-1]
     result = read_result(tmp_path / "run") or {}
@@ -85,7 +85,7 @@ def test_a_run_that_shared_its_device_in_one_sitting_says_so_for_ever(tmp_path, 
 def test_back_on_the_first_version_the_one_between_is_not_forgotten(tmp_path, run, monkeypatch):
     for until, now in ((2, ONE), (4, OTHER), (5, ONE), (6, ONE)):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)
-        found = sitting(run, tmp_path / "run", until)
+        found = session(run, tmp_path / "run", until)
     assert [one["update"] for one in found["sittings"]] == [0, 2, 4]
     told = [text for text in killed.notes(tmp_path / "run") if "versions" in text]
     assert [text.split(" on ")[0] for text in told] == ["from update 2", "from update 4"]
@@ -99,11 +99,11 @@ def test_a_checkpoint_that_lists_no_sittings_believes_the_manifest(tmp_path, run
         training = trainer.Trainer(run, folder, NullProgress())
         training.start()
         training.advance()
-        training.sittings = []
+        training.sessions = []
         training.checkpoint()
     (tmp_path / "gone" / "manifest.json").unlink()
     monkeypatch.setattr(manifest, "versions", lambda: OTHER)
-    kept, gone = (sitting(run, tmp_path / name, 2) for name in ("kept", "gone"))
+    kept, gone = (session(run, tmp_path / name, 2) for name in ("kept", "gone"))
     assert [(one["update"], one["versions"]) for one in kept["sittings"]] == [(0, ONE), (1, OTHER)]
     assert "sittings" not in gone
 
@@ -112,11 +112,11 @@ def test_a_sitting_that_left_no_checkpoint_is_in_no_run(tmp_path, run, monkeypat
     for now in (OTHER, ONE):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)
         trainer.Trainer(run, tmp_path / "run", NullProgress()).start()
-    sitting(run, tmp_path / "run", 2)
+    session(run, tmp_path / "run", 2)
     monkeypatch.setattr(manifest, "versions", lambda: OTHER)
     trainer.Trainer(run, tmp_path / "run", NullProgress()).start()
     monkeypatch.setattr(manifest, "versions", lambda: ONE)
-    assert "sittings" not in sitting(run, tmp_path / "run", 6)
+    assert "sittings" not in session(run, tmp_path / "run", 6)
 
 
 def test_a_checkpoint_counts_on_events_that_are_written(tmp_path, run):

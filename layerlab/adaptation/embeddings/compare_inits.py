@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import ResizeResult, Resizing, find_kept_rows
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
-from layerlab.data.documents import spool_documents
+from layerlab.data.documents import store_documents
 from layerlab.data.sources import Text
 from layerlab.loading.weights.saved import check_changeable
 from layerlab.recipes.adaptation_sections import EmbeddingSection
@@ -114,8 +114,8 @@ def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
         UserError: there is no text, or it is none that can be written as UTF-8.
     """
     with TemporaryDirectory() as folder:
-        with spool_documents(text.pieces(), Path(folder) / "text", text.name, limit) as spool:
-            return ["".join(document) for document in spool.documents()]
+        with store_documents(text.pieces(), Path(folder) / "text", text.name, limit) as store:
+            return ["".join(document) for document in store.documents()]
 
 
 def _ways(chosen: EmbeddingSection, tied: bool) -> list[tuple[str, str]]:

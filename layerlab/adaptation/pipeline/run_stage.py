@@ -109,19 +109,19 @@ def vocabulary(context: StageContext) -> Json:
     with halves(context.recipe, context.text) as parts:
         learned = (
             text
-            for (kind, _), (spool, _) in parts.items()
+            for (kind, _), (store, _) in parts.items()
             if kind == "domain"
-            for text in texts_of(spool)
+            for text in texts_of(store)
         )
         proved: dict[str, Any] = {}
-        for (kind, name), (spool, held) in parts.items():
-            proved[f"{name} ({kind})"] = texts_of(spool)
+        for (kind, name), (store, held) in parts.items():
+            proved[f"{name} ({kind})"] = texts_of(store)
             proved[f"{name} ({kind}, held out)"] = texts_of(held)
         texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
         made = remake(
             context.words("words"), section.size, texts, lambda line: context.tell(line, 0.5)
         )
-    told = made.proof.to_dict()
+    told = made.check.to_dict()
 
     def fill(empty: Path) -> None:
         made.words.save_pretrained(empty)

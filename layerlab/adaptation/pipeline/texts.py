@@ -13,7 +13,7 @@ from layerlab.console.progress import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.clean import TEXT, clean, limit_text
 from layerlab.data.cleaning.contamination import contamination
-from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.documents import DocumentStore, store_documents
 from layerlab.data.places import find_text
 from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import open_source
@@ -79,16 +79,16 @@ def halves(
         for kind, number, source in sources(recipe):
             file = folder / f"{kind}-{number}" / TEXT
             pieces = open_source(Source(text=str(file))).pieces()
-            spool = spool_documents(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
-            cut = stack.enter_context(spool).split(recipe.data.validation_fraction, source.text)
+            store = store_documents(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
+            cut = stack.enter_context(store).split(recipe.data.validation_fraction, source.text)
             place = Path(source.text)
             found[kind, _free(place.stem if place.suffix else source.text, kind, found)] = cut
         yield found
 
 
-def texts_of(spool: DocumentStore) -> Iterator[str]:
+def texts_of(store: DocumentStore) -> Iterator[str]:
     """Return the pieces of a text."""
-    return (piece.text for piece in spool.pieces())
+    return (piece.text for piece in store.pieces())
 
 
 def read_held_out(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.arguments.options import FieldOption, Lang, Quiet
+from layerlab.cli.arguments.options import AsJson, FieldOption, Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.system.files import from_here
 
@@ -37,7 +37,7 @@ def vocabulary(
     ] = None,
     field: FieldOption = "text",
     lang: Lang = "en",
-    as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Extend a tokenizer on a domain's text, or cut it down.
@@ -64,7 +64,7 @@ def vocabulary(
     if as_json:
         show_json((out / PROOF).read_text("utf-8"))
     else:
-        show(lambda width: render_check(changed.proof, width))
-        say(f"The tokenizer and its proof: {out}\nThe page: {from_here((out / PAGE).resolve())}")
-    if not changed.proof.holds:
+        show(lambda width: render_check(changed.check, width))
+        say(f"The tokenizer and its check: {out}\nThe page: {from_here((out / PAGE).resolve())}")
+    if not changed.check.holds:
         raise typer.Exit(1)

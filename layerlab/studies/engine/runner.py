@@ -126,7 +126,7 @@ class StudyRequest:
         return shlex.join(argv)
 
     @property
-    def sittings(self) -> Path | None:
+    def sessions(self) -> Path | None:
         """Return the file that keeps the time of all finished batches, however many they are."""
         settings = {"seed": self.seed, **self.options}
         name = digest([self.study.name, settings, self.code, *self.states])
@@ -285,7 +285,7 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
         models=tuple(plan.given) or plan.study.models,
         given=plan.given,
         code=plan.code,
-        clock=Clock(plan.sittings),
+        clock=Clock(plan.sessions),
     )
     with ExitStack() as stack:
         for given in plan.given.values():

@@ -1,4 +1,4 @@
-"""The time that went into the batches of a study, over all the sittings that computed them."""
+"""The time that went into the batches of a study, over all the sessions that computed them."""
 
 import math
 import time
@@ -11,20 +11,20 @@ PARTS = ("wall seconds", "processor seconds")
 
 
 class Clock:
-    """Counts from now on, and from what earlier sittings left in a file.
+    """Counts from now on, and from what earlier sessions left in a file.
 
-    Each time it is kept, the file says what has been spent so far: whatever ends a sitting, the
+    Each time it is kept, the file says what has been spent so far: whatever ends a session, the
     next one counts on from the last batch that it finished.
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        """Begin to count; with no file this sitting is the only one."""
+        """Begin to count; with no file this session is the only one."""
         self._file = file
         self._wall, self._processor = _read(file)
         self._start = time.perf_counter(), time.process_time()
 
     def seconds_spent(self) -> dict[str, float]:
-        """Return the seconds of all sittings."""
+        """Return the seconds of all sessions."""
         start, processor = self._start
         return {
             "wall seconds": round(self._wall + time.perf_counter() - start, 1),
@@ -32,13 +32,13 @@ class Clock:
         }
 
     def keep(self) -> None:
-        """Save what has been spent for the next sitting."""
+        """Save what has been spent for the next session."""
         if self._file is not None:
             write_kept(self._file, self.seconds_spent())
 
 
 def _read(file: Path | None) -> tuple[float, float]:
-    """Read what earlier sittings left; a file that cannot be read counts as none."""
+    """Read what earlier sessions left; a file that cannot be read counts as none."""
     found = None if file is None else read_kept(file, _check)
     if found is None:
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""From a tokenizer and a corpus to a folder with the changed tokenizer and its proof."""
+"""From a tokenizer and a corpus to a folder with the changed tokenizer, verified."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.console.progress import ProgressCallback
-from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.documents import DocumentStore, store_documents
 from layerlab.data.sources import PLAIN, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.system.files import OnlyOwn, check_folder, write_folder
@@ -31,7 +31,7 @@ from layerlab.tokenization.vocabulary.verify import VocabularyCheck, verify
 from layerlab.validation import expand_home
 from layerlab.version import VERSION
 
-# The page is written by whoever shows the proof.
+# The page is written by whoever shows the check.
 PROOF, KEPT = "proof.json", "kept.json"
 SCHEMA = 1
 # What a set is called of which every line is a text of its own.
@@ -49,7 +49,7 @@ class VocabularyRequest:
         tokenizer: a folder, a file or a name of the Hub.
         size: "+1600" adds entries, "8000" leaves so many.
         corpus: what is learned or counted on; as the sources of training.
-        against: texts that the proof is also made on; `jec-qa` is that of the data folder.
+        against: texts that it is also checked on; `jec-qa` is that of the data folder.
         terms: a file with an expression on each line.
         field: of a row that holds the text.
     """
@@ -81,14 +81,14 @@ class Texts:
 
 @dataclass(frozen=True)
 class VocabularyChange:
-    """A tokenizer made of another, and the proof.
+    """A tokenizer made of another, and the check of its vocabulary.
 
     Attributes:
         kept: where entries were removed, the old id of each new one.
     """
 
     words: PreTrainedTokenizerFast
-    proof: VocabularyCheck
+    check: VocabularyCheck
     kept: tuple[int, ...] | None
 
 
@@ -101,7 +101,7 @@ def change(
 ) -> VocabularyChange:
     """Extend or prune a tokenizer, prove the result, and write both to a folder.
 
-    Each document is a text of the proof; of a file of plain text, which has no other boundary,
+    Each document is a text of the check; of a file of plain text, which has no other boundary,
     each line is one.
 
     Args:
@@ -119,7 +119,7 @@ def change(
     others = [name for name in asked.against if name != JEC_QA]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        spools: dict[str, DocumentStore] = {}
+        stores: dict[str, DocumentStore] = {}
         labels: dict[str, str] = {}
         for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
             say(f"reading {name}")
@@ -127,21 +127,21 @@ def change(
             for note in given.notes:
                 say(note)
             file = folder / str(number)
-            spools[name] = stack.enter_context(spool_documents(given.pieces(), file, name, None))
+            stores[name] = stack.enter_context(store_documents(given.pieces(), file, name, None))
             label = name if given.name == name else f"{given.name} in place of {name}"
             labels[name] = f"{label}{BY_LINE}" if _whole(name) else label
-        learned = chain.from_iterable(_texts(spools[name]) for name in asked.corpus)
-        size = sum(spools[name].size for name in asked.corpus)
+        learned = chain.from_iterable(_texts(stores[name]) for name in asked.corpus)
+        size = sum(stores[name].size for name in asked.corpus)
         texts = Texts(
             learned=_watch(learned, size, "counting words", tell),
             proved={
                 labels[name]: _watch(
-                    _lines(spool) if _whole(name) else _texts(spool),
-                    spool.size,
+                    _lines(store) if _whole(name) else _texts(store),
+                    store.size,
                     f"proving it on {name}",
                     tell,
                 )
-                for name, spool in spools.items()
+                for name, store in stores.items()
             },
             jec_qa=JEC_QA in asked.against,
             terms=terms,
@@ -191,8 +191,8 @@ def remake(
     return VocabularyChange(tokenizer, check, kept)
 
 
-def _texts(spool: DocumentStore) -> Iterator[str]:
-    return (piece.text for piece in spool.pieces())
+def _texts(store: DocumentStore) -> Iterator[str]:
+    return (piece.text for piece in store.pieces())
 
 
 def _watch(
@@ -217,10 +217,10 @@ def _whole(name: str) -> bool:
     return name.lower().endswith(PLAIN) and expand_home(name).is_file()
 
 
-def _lines(spool: DocumentStore) -> Iterator[str]:
+def _lines(store: DocumentStore) -> Iterator[str]:
     """Yield the lines of a text, each with its end and the empty ones behind it."""
     rest = ""
-    for text in _texts(spool):
+    for text in _texts(store):
         *lines, rest = _LINE.findall(rest + text) or [""]
         yield from lines
     if rest:
@@ -249,7 +249,7 @@ def _fill(folder: Path, asked: VocabularyRequest, changed: VocabularyChange) -> 
     changed.words.save_pretrained(folder)
     given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
     head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}
-    content = {**head, **changed.proof.to_dict()}
+    content = {**head, **changed.check.to_dict()}
     text = json.dumps(content, ensure_ascii=False, indent=1)
     (folder / PROOF).write_text(text + "\n", encoding="utf-8")
     if changed.kept is not None:

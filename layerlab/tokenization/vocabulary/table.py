@@ -1,4 +1,4 @@
-"""The proof of a vocabulary as tables for a terminal."""
+"""The check of a vocabulary as tables for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

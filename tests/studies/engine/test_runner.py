@@ -113,7 +113,7 @@ def test_a_result_is_of_one_study_its_settings_its_mode_and_its_runs(tmp_path):
     ]
     assert len({plan.key, *(one.key for one in others)}) == 7
     # More draws go on from the batches of fewer.
-    assert [one.sittings == plan.sittings for one in others] == [False] * 3 + [True] * 3
+    assert [one.sessions == plan.sessions for one in others] == [False] * 3 + [True] * 3
 
 
 def test_a_command_names_what_is_not_usual():
