@@ -36,15 +36,20 @@ def latency(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="PanGu-pi against Llama: equal-total, fewer-layers or equal-parameters.",
+            help="In place of MODEL: PanGu-pi against a Llama with as many parameters: equal-total "
+            "with the paper's vocabularies, fewer-layers with one vocabulary and fewer layers of "
+            "PanGu-pi, equal-parameters with as many layers.",
         ),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="With --accounting: 1b or 7b.  [default: 7b]")
+        str | None,
+        typer.Option(help="With --accounting: size in the paper, 1b or 7b.  [default: 7b]"),
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option(help="With --accounting: width of a smaller twin.  [default: the shape's]"),
+        typer.Option(
+            help="With --accounting: a smaller width for both.  [default: that of --shape]"
+        ),
     ] = None,
     threads: Annotated[
         int | None,

@@ -62,7 +62,12 @@ def new(
         typer.Option(metavar="P", help="Chance to adopt anything where nothing works, at most."),
     ] = 0.05,
     never: Annotated[
-        bool, typer.Option("--never", help="Alpha is that of any false adoption; finds less.")
+        bool,
+        typer.Option(
+            "--never",
+            help="In place of --fdr: the chance that even one idea is adopted falsely, in the "
+            "whole campaign, is --alpha at most; fewer are found.",
+        ),
     ] = False,
     loss: LossOption = None,
     at: AtOption = None,

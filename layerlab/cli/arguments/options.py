@@ -79,12 +79,16 @@ LineOption = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Lines of a text, with groups step and loss; 'A|B' where they stand in two.",
+        help="How plain text has its numbers: 'step (?P<step>\\d+).*loss (?P<loss>\\S+)'; where "
+        "step and loss stand in lines of their own, an expression for each with | between.",
     ),
 ]
 NameOption = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
+    typer.Option(
+        metavar="REGEX",
+        help="How paths of logs name a run: '(?P<arm>[^/]+)-seed(?P<seed>\\d+)'.",
+    ),
 ]
 LossOption = Annotated[
     str | None,
