@@ -57,8 +57,9 @@ def about(
 
 app.command()(trustable(inspect))
 app.command()(variants)
-for command in (retrofit, precision, gap):
-    app.command()(trustable(command))
+app.command()(trustable(retrofit))
+app.command()(trustable(precision))
+app.command()(trustable(gap))
 for command in (train, compare, limit_archives(judge), runs, study):
     app.command()(command)
 app.command()(limit_archives(trustable(evaluate)))
