@@ -244,7 +244,7 @@ class _Candidate:
 
     @property
     def is_free(self) -> bool:
-        """Whether the size alone says the depth: it might be smaller, and larger."""
+        """Return whether the size alone says the depth: it might be smaller, and larger."""
         return self.depths[0] < self.shape.layers < self.depths[-1]
 
     def is_near(self, size: float, about: float) -> bool:
