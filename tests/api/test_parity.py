@@ -29,7 +29,7 @@ COMMAND = {
     "bench latency": {"out"},
 }
 FUNCTION = {
-    "inspect": {"model", "texts", "input_ids", "attention_mask", "tokenizer", "keep"},
+    "inspect": {"model", "texts", "input_ids", "attention_mask", "tokenizer"},
     "evaluate": {"tokenizer"},
     "study": {"options", "tokenizer"},
     "retrofit": {"options", "shared"},

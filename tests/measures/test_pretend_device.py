@@ -6,12 +6,20 @@ import sys
 import pytest
 import torch
 
+import layerlab
+from layerlab.known_names import MEASURES
 from tests.measures.family import built
+from tests.support.elsewhere import living_elsewhere
 
 FAMILIES = [
     *("gpt2", "llama", "mixtral", "gemma2", "qwen3_next", "bloom", "falcon", "phi", "opt", "olmo2"),
     *("gpt_neox", "cohere"),
 ]
+
+
+IDS = [[number * 7 % 61 for number in range(48)]]
+# What an emulated tensor holds cannot be marked.
+EMULATING = {"rounding", "logits", "attribution", "gap"}
 
 
 def reported(*families):
@@ -64,3 +72,15 @@ with pretending():
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "aten.index_select.default of pretend:0 was given a (2,) of cpu" in done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", sorted(set(MEASURES) - EMULATING))
+def test_a_measure_reads_a_model_that_lies_elsewhere(tiny, name, family):
+    model = tiny(family)
+    asked = {"input_ids": IDS, "measures": name, "progress": False}
+    expected = layerlab.inspect(model, **asked).frame(name)
+    with living_elsewhere(model):
+        found = layerlab.inspect(model, **asked).frame(name)
+    assert found.equals(expected)

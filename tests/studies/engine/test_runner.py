@@ -43,7 +43,7 @@ def test_every_study_of_the_issue_is_found_and_says_what_it_is():
         "stochastic",
     } <= set(every)
     for name, one in every.items():
-        assert name == one.name and re.fullmatch(r"[a-z-]+", name)
+        assert name == one.name and re.fullmatch(r"[a-z0-9-]+", name)
         assert one.claim.endswith(".") and one.title and one.cost and one.draws > 0
         assert set(one.domains) == set(one.options)
         assert all(value in one.domains[key] for key, value in one.options.items())
