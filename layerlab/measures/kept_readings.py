@@ -28,7 +28,8 @@ from layerlab.records.parse import digest_of
 from layerlab.system.hardware import cache_folder, machine, versions
 from layerlab.system.signals import explain_interruption
 
-PAUSE = 60.0  # seconds between two saves
+PAUSE = 60.0  # seconds between two saves,
+SHARE = 0.01  # of which they may take no more
 SHORT = 10.0  # seconds of reading that nobody misses
 MONTH = 30 * 86_400.0
 FOLDER = "inspections"
@@ -54,7 +55,7 @@ class KeptReadings:
         self._runs: dict[str, MeasureContext] = {}
         self._taken: Counter[str] = Counter()
         self._saved = len(self._rows)
-        self._told = time.monotonic()
+        self._due = time.monotonic() + PAUSE
         self.found = self._saved
 
     def resume(self, measure: Measure, run: MeasureContext) -> None:
@@ -75,9 +76,10 @@ class KeptReadings:
         if measure.resumes and self.file is not None:
             self._rows[self._place(measure, record)] = rows
             self._taken[measure.name] += 1
-            if time.monotonic() - self._told >= PAUSE:
-                self._told = time.monotonic()
+            if (begun := time.monotonic()) >= self._due:
                 self.save()
+                ended = time.monotonic()
+                self._due = ended + max(PAUSE, (ended - begun) / SHARE)
 
     def _place(self, measure: Measure, record: Sequence[Any]) -> str:
         """Return where a record stands: its number among those of its measure, and its names."""
@@ -135,12 +137,15 @@ _OPEN: ContextVar[ReadingStore | None] = ContextVar("open", default=None)
 
 
 @contextmanager
-def keep_readings() -> Iterator[ReadingStore]:
+def keep_readings(*, typed: bool = False) -> Iterator[ReadingStore]:
     """Yield a store of readings that stay where what follows fails, also within another such.
+
+    Args:
+        typed: as a command, which is told how to go on; what calls this from Python stops.
 
     Raises:
         UserError: what followed failed; it says that readings are kept.
-        Interrupted: likewise.
+        Interrupted: a command was interrupted; likewise.
     """
     if (outer := _OPEN.get()) is not None:
         yield outer
@@ -154,6 +159,8 @@ def keep_readings() -> Iterator[ReadingStore]:
             raise
         if isinstance(error, UserError):
             raise UserError(f"{error}; what was read before is kept, and not read again") from error
+        if not typed:
+            raise
         with explain_interruption("what was read is kept"):
             raise
     finally:

@@ -78,7 +78,7 @@ def read(model, names=NAMES, last=-1, error=None, tokens=TOKENS, **options):
         return wraps(one.read)(lambda *given: (asked.append(one.name), one.read(*given))[1])
 
     measures = [replace(one, read=count(one)) for one in measures]
-    with keep_readings() as store:
+    with keep_readings(typed=True) as store:
         loaded = load_model(model)
         kept = store.open(loaded, tokens, measures)
         found = readings(loaded, tokens, measures, Steps(last, error), kept=kept)
@@ -257,7 +257,7 @@ def test_an_error_says_that_readings_are_kept(saved, cache):
 
 def test_models_that_were_finished_before_another_fails_are_not_read_again(saved, cache):
     first, second = saved(), saved("gpt2")
-    with pytest.raises(Interrupted), keep_readings():
+    with pytest.raises(Interrupted), keep_readings(typed=True):
         read(first)
         read(second, last=7)
     assert len(list(cache.iterdir())) == 2
@@ -278,6 +278,12 @@ def test_a_signal_keeps_its_code(saved):
     with pytest.raises(Interrupted) as caught:
         read(saved(), last=7, error=Stopped(128 + signal.SIGTERM))
     assert caught.value.code == 128 + signal.SIGTERM
+
+
+def test_what_python_calls_is_stopped_by_the_interruption_itself(saved, cache):
+    with pytest.raises(KeyboardInterrupt), keep_readings():
+        read(saved(), last=7)
+    assert list(cache.iterdir())
 
 
 def test_what_took_no_time_and_what_is_in_memory_is_not_kept(saved, tiny, cache, monkeypatch):
