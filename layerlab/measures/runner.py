@@ -292,8 +292,10 @@ class _Reader:
                 rows.extend(read(*record, run))
             except NotApplicable as reason:
                 run.notes.setdefault("not applicable", str(reason))
-        elif measure.learn is not None:
-            measure.learn(*record, run)
+        else:
+            self.progress.skip()
+            if measure.learn is not None:
+                measure.learn(*record, run)
         self.kept.keep(measure, record, rows)
         self.found.rows[measure.name].extend(rows)
 
