@@ -176,11 +176,6 @@ def _file(
     code |= {one.read.__module__ for one in measures}
     if subject.folder is None or not all(one.startswith(KNOWN) for one in code):
         return None
-    folder = cache_folder() / FOLDER
-    for old in folder.glob("*.json"):
-        with suppress(OSError):
-            if time.time() - old.stat().st_mtime > MONTH:
-                old.unlink()
     named = {
         "name": subject.name,
         "files": [_describe(one) for one in input_files(subject.folder.resolve())],
@@ -191,7 +186,21 @@ def _file(
         "versions": versions(),
         "machine": machine(str(subject.device), torch.get_num_threads()),
     }
-    return folder / f"{digest_of(named)[:32]}.json"
+    file = cache_folder() / FOLDER / f"{digest_of(named)[:32]}.json"
+    try:
+        file.exists()
+        _tidy(file.parent)
+    except OSError:  # the cache is another user's
+        return None
+    return file
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what nobody came back for."""
+    for old in folder.glob("*.json"):
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > MONTH:
+                old.unlink()
 
 
 def _describe(file: Path) -> list[Any]:

@@ -184,7 +184,7 @@ class Measure:
     needs: frozenset[Need]
     read: Callable[[Any, MeasureContext], Iterable[Row]]
     heads: Callable[[Mapping[str, Any]], HeadQuantity] | None = None
-    learn: Callable[[Any, MeasureContext], None] | None = None
+    learn: Callable[..., None] | None = None
     pool: Callable[[int, Tensor, MeasureContext], None] | None = None
     close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None

@@ -316,6 +316,13 @@ def test_a_folder_that_cannot_be_written_ends_no_inspection(saved, cache, monkey
     assert found.rows["spectrum"] and cache.read_text() == "in the way"
 
 
+def test_a_cache_that_cannot_be_looked_into_ends_no_inspection(saved, tmp_path, monkeypatch):
+    model = saved()
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / ("long" * 100)))
+    found, _ = read(model)
+    assert found.rows["spectrum"]
+
+
 @pytest.mark.full
 def test_what_nobody_came_back_for_goes_after_a_month(saved, cache):
     model = saved()
