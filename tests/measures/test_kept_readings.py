@@ -298,6 +298,7 @@ def test_what_took_no_time_and_what_is_in_memory_is_not_kept(saved, tiny, cache,
 @pytest.mark.full
 def test_readings_are_saved_now_and_then_for_a_process_that_is_killed(saved, cache, monkeypatch):
     monkeypatch.setattr(kept_readings, "PAUSE", 0.0)
+    monkeypatch.setattr(kept_readings, "SHARE", float("inf"))
     model = saved()
     loaded = load_model(model)
     kept = ReadingStore().open(loaded, TOKENS, resolve(NAMES))
