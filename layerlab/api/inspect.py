@@ -191,7 +191,7 @@ def _measure(
     pieces = read.each
     beside = hashing(subject.folder, subject.model)
     with threads(subject.model.num_parameters()), beside as digest:
-        kept = KeptReadings() if job.load else store.open(subject, pieces)
+        kept = KeptReadings() if job.load else store.open(subject, pieces, job.measures)
         if kept.found:
             progress.note(
                 f"{name}: {kept.found:,} readings are kept from before, and not made again"

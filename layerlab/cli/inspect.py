@@ -162,7 +162,7 @@ def inspect(
     from layerlab.api.inspect import inspect
     from layerlab.measures.kept_readings import keep_readings
 
-    with keep_readings():
+    with keep_readings(typed=True):
         report = inspect(
             models or None,
             texts=read,

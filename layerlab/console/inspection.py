@@ -62,6 +62,12 @@ class InspectionBar(Display):
             self.progress.update(self.task, advance=steps, description=now)
             self._tell(self.progress.tasks[self.task])
 
+    def skip(self) -> None:
+        """Leave out the step that was taken last: the time left is that of those that take some."""
+        task = None if self.task is None else self.progress.tasks[self.task]
+        if task is not None and task.completed and task.total:
+            self.progress.update(task.id, advance=-1, total=task.total - 1)
+
     def end(self, name: str, outcome: str = "finished") -> None:
         """Fill the bar: layers without a reading are not stepped through."""
         if self.task is not None:

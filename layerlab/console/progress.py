@@ -16,6 +16,9 @@ class Progress:
     def step(self, now: str = "", steps: int = 1) -> None:
         """Advance by so many steps; `now` says what is in progress."""
 
+    def skip(self) -> None:
+        """Leave out the step that was taken last, since it took no time."""
+
     def tell(self, name: str, text: str, share: float) -> None:
         """Report what a part is doing, and the share of it that is done."""
 

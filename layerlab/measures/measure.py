@@ -147,6 +147,7 @@ class Measure:
         read: rows of one record.
         heads: what it asks of every head, with what it was given; what all measures ask is read in
             one pass, and `read` takes its part from there.
+        learn: what `read` does with a record for those behind it, where its rows need not be read.
         pool: takes a layer's tokens of sequences that nothing else reads, before `close`.
         close: rows that exist only when the last record was read.
         applies: why the measure has no reading on this model, or None.
@@ -164,8 +165,9 @@ class Measure:
         domains: which values an option takes, where it is not every one of its default's kind.
         rare: whether it is of modules that few models have: where nobody named it, a report on
             models without them leaves it out.
-        resumes: whether rows take long and hang on their record alone, so that they are kept of an
-            inspection that is interrupted.
+        resumes: whether rows take long and hang on their record alone, or on what `learn` takes
+            from others, so that they are kept of an inspection that is interrupted. What is noted
+            or drawn twice then has to stand there once.
         use: how to ask and what it costs, in Markdown, for the page in docs/measures.
     """
 
@@ -182,6 +184,7 @@ class Measure:
     needs: frozenset[Need]
     read: Callable[[Any, MeasureContext], Iterable[Row]]
     heads: Callable[[Mapping[str, Any]], HeadQuantity] | None = None
+    learn: Callable[..., None] | None = None
     pool: Callable[[int, Tensor, MeasureContext], None] | None = None
     close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None

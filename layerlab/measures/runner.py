@@ -285,14 +285,18 @@ class _Reader:
     def take(self, measure: Measure, read: Callable[..., Iterable[Row]], *record: Any) -> None:
         """Keep the rows of one record, or the reason why it has none."""
         run = self.runs[measure.name]
-        rows = self.kept.find(measure, run, record)
+        rows = self.kept.find(measure, record)
         if rows is None:
             rows = []
             try:
                 rows.extend(read(*record, run))
             except NotApplicable as reason:
                 run.notes.setdefault("not applicable", str(reason))
-            self.kept.keep(measure, run, record, rows)
+        else:
+            self.progress.skip()
+            if measure.learn is not None:
+                measure.learn(*record, run)
+        self.kept.keep(measure, record, rows)
         self.found.rows[measure.name].extend(rows)
 
     def _weights(self, layer: Layer) -> HeadWeights:

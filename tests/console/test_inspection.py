@@ -27,6 +27,21 @@ def test_a_bar_is_full_at_its_end(broken):
     assert one.percentage == 100 and two.percentage == (25 if broken else 100)
 
 
+def test_the_time_left_is_that_of_what_is_read_anew():
+    now = [0.0]
+    bar = InspectionBar(Console(file=io.StringIO(), force_terminal=True), clock=lambda: now[0])
+    bar.begin("model", 1000)
+    bar.skip()
+    for _ in range(500):
+        bar.step("kept")
+        bar.skip()
+    for _ in range(6):
+        now[0] += 10
+        bar.step("read")
+    assert bar.task is not None
+    assert bar.progress.tasks[bar.task].time_remaining == pytest.approx(4940, rel=0.02)
+
+
 def test_a_bar_of_nothing_leaves_no_empty_line():
     file = io.StringIO()
     with InspectionBar(Console(file=file)):

@@ -3,6 +3,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import wraps
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from layerlab.measures.kept_readings import (
     ReadingStore,
     keep_readings,
 )
+from layerlab.measures.quantities.weights import matrices
 from layerlab.measures.runner import readings
 from layerlab.plugins import resolve
 from layerlab.system.signals import Stopped
@@ -32,6 +34,10 @@ TOKENS = [torch.arange(2, 12), torch.arange(5, 15)]
 NAMES = ["spectrum", "stream", "querykey"]
 # The dimension pools tokens.
 MANY = [*NAMES, "gain", "dimension", "attention", "lipschitz"]
+
+
+class Own(torch.nn.Linear):
+    """Code that nothing is known of."""
 
 
 class Steps(Progress):
@@ -69,12 +75,12 @@ def read(model, names=NAMES, last=-1, error=None, tokens=TOKENS, **options):
     asked = []
 
     def count(one):
-        return lambda *given: (asked.append(one.name), one.read(*given))[1]
+        return wraps(one.read)(lambda *given: (asked.append(one.name), one.read(*given))[1])
 
     measures = [replace(one, read=count(one)) for one in measures]
-    with keep_readings() as store:
+    with keep_readings(typed=True) as store:
         loaded = load_model(model)
-        kept = store.open(loaded, tokens)
+        kept = store.open(loaded, tokens, measures)
         found = readings(loaded, tokens, measures, Steps(last, error), kept=kept)
     return found, asked
 
@@ -119,6 +125,83 @@ def test_wherever_it_is_interrupted_the_readings_are_the_same(tmp_path, family):
         with pytest.raises((Interrupted, KeyboardInterrupt)):  # before or after the first reading
             read(model, MANY, last)
         assert_same(read(model, MANY)[0], whole)
+
+
+@pytest.mark.full
+def test_each_expert_has_rows_of_its_own(tmp_path):
+    built("mixtral").save_pretrained(tmp_path / "model")
+    names = ["matrices"]
+    whole, asked = read(str(tmp_path / "model"), names, tokens=[])
+    loaded = load_model(str(tmp_path / "model"))
+    assert_same(whole, readings(loaded, [], resolve(names)))
+    interrupt(str(tmp_path / "model"), 9, names=names, tokens=[])
+    again, less = read(str(tmp_path / "model"), names, tokens=[])
+    assert len(less) == len(asked) - 9
+    assert_same(again, whole)
+
+
+@pytest.mark.full
+def test_a_matrix_whose_row_was_cut_off_is_drawn_once(saved, monkeypatch):
+    model, dead = saved(), matrices.dead
+    whole, _ = read(model, ["matrices"], tokens=[])
+    count = iter(range(100))
+
+    def stop(*given):  # behind the picture, in front of the row
+        if next(count) == 5:
+            raise KeyboardInterrupt
+        return dead(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(matrices, "dead", stop)
+        interrupt(model, -1, names=["matrices"], tokens=[])
+    assert_same(read(model, ["matrices"], tokens=[])[0], whole)
+
+
+@pytest.mark.full
+def test_what_the_first_text_shows_holds_for_the_others(tmp_path):
+    built("llama").to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    steps, loaded = Steps(), load_model(str(tmp_path / "model"))
+    whole = readings(loaded, TOKENS, resolve(["gain"]), steps)
+    for last in range(2, steps.count):
+        interrupt(str(tmp_path / "model"), last, names=["gain"])
+        assert_same(read(str(tmp_path / "model"), ["gain"])[0], whole)
+
+
+def test_a_short_inspection_leaves_the_readings_of_a_longer_one(saved, cache):
+    model = saved()
+    interrupt(model, 8)
+    _, asked = read(model, ["querykey"])
+    assert "querykey" in asked and list(cache.iterdir())
+    _, asked = read(model)
+    assert asked.count("spectrum") < len(TOKENS) * len(load_model(model).stack.attentions)
+
+
+def test_code_that_is_not_of_the_package_is_not_kept(saved, cache):
+    own = replace(*resolve(["spectrum"]), read=lambda layer, run: [])
+    loaded = load_model(saved())
+    assert ReadingStore().open(loaded, TOKENS, [own]).file is None
+    loaded.model.lm_head = Own(8, 8)
+    assert ReadingStore().open(loaded, TOKENS, resolve(NAMES)).file is None
+
+
+def test_files_are_known_by_more_than_their_time(saved, tmp_path):
+    model, inside = saved(), tmp_path / "model-llama" / "parts" / "one.safetensors"
+    inside.parent.mkdir()
+    names = {ReadingStore().open(load_model(model), TOKENS, resolve(NAMES)).file}
+    for content in ("a", "b"):
+        inside.write_text(content)
+        os.utime(inside, (1, 1))
+        names.add(ReadingStore().open(load_model(model), TOKENS, resolve(NAMES)).file)
+    assert len(names) == 3
+
+
+def test_what_another_process_removed_is_not_said_to_be_kept(saved, cache):
+    loaded = load_model(saved())
+    kept = ReadingStore().open(loaded, TOKENS, resolve(NAMES))
+    readings(loaded, TOKENS, resolve(NAMES), kept=kept)
+    assert kept.save()
+    next(cache.iterdir()).unlink()
+    assert not kept.save()
 
 
 @pytest.mark.full
@@ -174,7 +257,7 @@ def test_an_error_says_that_readings_are_kept(saved, cache):
 
 def test_models_that_were_finished_before_another_fails_are_not_read_again(saved, cache):
     first, second = saved(), saved("gpt2")
-    with pytest.raises(Interrupted), keep_readings():
+    with pytest.raises(Interrupted), keep_readings(typed=True):
         read(first)
         read(second, last=7)
     assert len(list(cache.iterdir())) == 2
@@ -197,8 +280,14 @@ def test_a_signal_keeps_its_code(saved):
     assert caught.value.code == 128 + signal.SIGTERM
 
 
+def test_what_python_calls_is_stopped_by_the_interruption_itself(saved, cache):
+    with pytest.raises(KeyboardInterrupt), keep_readings():
+        read(saved(), last=7)
+    assert list(cache.iterdir())
+
+
 def test_what_took_no_time_and_what_is_in_memory_is_not_kept(saved, tiny, cache, monkeypatch):
-    in_memory = ReadingStore().open(subject(tiny("llama")), TOKENS)
+    in_memory = ReadingStore().open(subject(tiny("llama")), TOKENS, resolve(NAMES))
     assert in_memory.file is None and not in_memory.save()
     monkeypatch.setattr(kept_readings, "SHORT", 60.0)
     with pytest.raises(KeyboardInterrupt):
@@ -209,9 +298,10 @@ def test_what_took_no_time_and_what_is_in_memory_is_not_kept(saved, tiny, cache,
 @pytest.mark.full
 def test_readings_are_saved_now_and_then_for_a_process_that_is_killed(saved, cache, monkeypatch):
     monkeypatch.setattr(kept_readings, "PAUSE", 0.0)
+    monkeypatch.setattr(kept_readings, "SHARE", float("inf"))
     model = saved()
     loaded = load_model(model)
-    kept = ReadingStore().open(loaded, TOKENS)
+    kept = ReadingStore().open(loaded, TOKENS, resolve(NAMES))
     readings(loaded, TOKENS, resolve(NAMES), kept=kept)
     found = KeptReadings(kept.file)
     assert found.found == kept._saved > 3
@@ -225,6 +315,13 @@ def test_a_folder_that_cannot_be_written_ends_no_inspection(saved, cache, monkey
     cache.write_text("in the way")
     found, _ = read(saved())
     assert found.rows["spectrum"] and cache.read_text() == "in the way"
+
+
+def test_a_cache_that_cannot_be_looked_into_ends_no_inspection(saved, tmp_path, monkeypatch):
+    model = saved()
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / ("long" * 100)))
+    found, _ = read(model)
+    assert found.rows["spectrum"]
 
 
 @pytest.mark.full

@@ -9,7 +9,7 @@ computed again from that form, and the bound is given only where this reproduces
 computed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import inf, nan, sqrt
 
 from torch import Tensor
@@ -41,10 +41,14 @@ _CHECKS: dict[str, Callable[[Layer, Sublayer], CheckedForm]] = {
 }
 
 
-def _keep_constants(layer: Layer, names: Sequence[str], run: MeasureContext) -> None:
+def _names(layer: Layer) -> list[str]:
+    return [name for name in _CHECKS if name in layer.sublayers]
+
+
+def _keep_constants(layer: Layer, run: MeasureContext) -> None:
     """Compute the constants from the first sequence, and keep them for the others."""
     forms: dict[str, CheckedForm] = {}
-    for name in names:
+    for name in _names(layer):
         if (layer.layer, name) in run.memory:
             continue
         try:
@@ -134,9 +138,8 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    names = [name for name in _CHECKS if name in layer.sublayers]
-    _keep_constants(layer, names, run)
-    for name in names:
+    _keep_constants(layer, run)
+    for name in _names(layer):
         yield _row(layer, name, run)
 
 
@@ -175,6 +178,7 @@ MEASURES = (
         needs=frozenset({"stream", "attention", "weights"}),
         resumes=True,
         read=read,
+        learn=_keep_constants,
         heads=lambda options: CONTRACTION,
         bound=(
             Bound(

@@ -9,7 +9,7 @@ from layerlab.observe.tracing import device_schedule
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.verify_weights import verify_weights
 from tests.measures.family import built, layers
-from tests.measures.head import random
+from tests.measures.support.head import random
 from tests.support.host_reads import Counts, counted
 
 WRONG = ("query", "key", "value", "output", "gain")

@@ -191,7 +191,8 @@ def _draw(given: WeightMatrix, eigenvalues: Eigenvalues, tail: Tail, run: Measur
     """Add the density of the eigenvalues to the picture: bins of equal width in the logarithm."""
     entries: list[dict[str, Any]] = run.picture.setdefault("entries", [])
     run.picture["kind"] = "density"
-    if len(eigenvalues) < 2 or given.expert or len(entries) >= PICTURES:
+    drawn = any((one["layer"], one["matrix"]) == (given.layer, given.name) for one in entries)
+    if drawn or len(eigenvalues) < 2 or given.expert or len(entries) >= PICTURES:
         return
     logs = eigenvalues.log10()
     low, high = float(logs.min()), float(logs.max())

@@ -24,7 +24,7 @@ from layerlab.observe.tracing import verify_weights as verification
 from layerlab.observe.tracing.trace import trace
 from layerlab.observe.tracing.verify_weights import verify_weights
 from tests.measures.family import built as family_of
-from tests.measures.head import built, causal_attention, random, weights_of
+from tests.measures.support.head import built, causal_attention, random, weights_of
 
 ROUNDOFF = 2.0**-53
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from layerlab.measures.quantities.weights.querykey import prenorm_bound, score_bound
-from tests.measures.head import (
+from tests.measures.support.head import (
     MODULES,
     SMALL,
     adversaries,
