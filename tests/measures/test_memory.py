@@ -5,6 +5,7 @@ import torch
 
 import layerlab
 from layerlab.measures.quantities.low_precision import rounding
+from layerlab.numerics.prediction import linear_rules
 from tests.support.live_bytes import live_bytes
 
 pytestmark = pytest.mark.full
@@ -47,6 +48,18 @@ def test_formats_hold_two_layers_and_the_stream_of_the_reference(tiny):
     streams = 6 * 8 * TOKENS * ((LAYERS + 2) * WIDTH + WORDS)
     assert streams < layer_bytes(model) / 4
     assert peak < 2 * layer_bytes(model) + streams
+
+
+@pytest.mark.full
+def test_formats_hold_the_numbers_of_a_head_once(tiny, monkeypatch):
+    words = 1 << 14
+    monkeypatch.setattr(linear_rules, "COPIED", words)
+    model = tiny("llama", **{**SHAPE, "num_hidden_layers": 1, "vocab_size": words}).bfloat16()
+    chosen = {"measures": ["rounding", "logits", "attribution"], "progress": False}
+    peak = beside(model, lambda: layerlab.inspect(model, input_ids=IDS[:, :2], **chosen))
+    logits = 2 * words * 8
+    # The head in float64, or twice in float32, and what is predicted of logits.
+    assert peak < model.lm_head.weight.numel() * 8 + 16 * logits
 
 
 def test_logits_are_compared_some_rows_at_a_time(tiny, monkeypatch):

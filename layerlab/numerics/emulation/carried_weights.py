@@ -191,20 +191,30 @@ class CarriedWeights(EmulationMode):
             assert fetched is not None, "weights that are nowhere were refused"
             value = fetched.to(execution_device(module))
         wide = value.detach().to(self.wide)
-        return wide if format is None else self._weight(wide, site, format).to(self.wide)
+        if format is None:
+            return wide
+        own = wide.dtype != value.dtype
+        return self._weight(wide, site, format, in_place=own).to(self.wide)
 
-    def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
+    def _weight(
+        self, values: Tensor, site: OpSite, format: AnyFormat, in_place: bool = False
+    ) -> Tensor:
         """Round a parameter to its format; groups and blocks lie along the summed axis.
 
         Each matrix of a stack, as of experts, has scales of its own.
+
+        Args:
+            in_place: the values are a copy that nobody else reads: a head takes gigabytes.
         """
         module = self.model.get_submodule(site.module)
         layout = find_layout(module, site.operation, values)
         matrices, round = layout.to_matrices(values), self.rounder(format)
         if matrices.dim() > 2:
-            rounded = matrices.new_empty(matrices.shape)
+            rounded = matrices if in_place else matrices.new_empty(matrices.shape)
             for one, place in zip(matrices, rounded, strict=True):
                 round(one.contiguous(), place)
+        elif in_place and matrices.is_contiguous():
+            rounded = round(matrices, matrices)
         else:
             rounded = round(matrices.contiguous())
         return layout.to_stored(rounded, values).contiguous()

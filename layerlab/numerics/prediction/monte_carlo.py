@@ -49,10 +49,12 @@ class MonteCarlo(Emulation):
         super().__init__(model, replace(arithmetic, wide=torch.float64), where)
         self._storing = False
 
-    def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
+    def _weight(
+        self, values: Tensor, site: OpSite, format: AnyFormat, in_place: bool = False
+    ) -> Tensor:
         self._storing = True
         try:
-            return super()._weight(values, site, format)
+            return super()._weight(values, site, format, in_place)
         finally:
             self._storing = False
 
