@@ -166,8 +166,8 @@ class Measure:
         rare: whether it is of modules that few models have: where nobody named it, a report on
             models without them leaves it out.
         resumes: whether rows take long and hang on their record alone, or on what `learn` takes
-            from others, so that they are kept of an inspection that is interrupted. What is noted
-            or drawn twice then has to stand there once.
+            from others, so that they are kept of an inspection that is interrupted. To note or draw
+            the same twice must then change nothing.
         use: how to ask and what it costs, in Markdown, for the page in docs/measures.
     """
 

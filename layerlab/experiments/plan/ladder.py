@@ -273,7 +273,7 @@ def _candidate(base: TrainingRecipe, design: Design, heads: int, size: float) ->
 def _until(
     last: Callable[[_Candidate], bool], candidates: Iterable[_Candidate]
 ) -> Iterator[_Candidate]:
-    """Yield candidates up to the first that is the last, and that one too."""
+    """Yield candidates until one is the last, which is among them."""
     for one in candidates:
         yield one
         if last(one):

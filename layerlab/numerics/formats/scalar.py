@@ -102,7 +102,7 @@ class Rounding:
         return dense and out.stride() == x.stride() and self.mode != "stochastic"
 
     def _launch(self, x: Tensor) -> Any:
-        key = x.dtype, x.device.type
+        key = x.dtype, str(x.device)
         if key not in self._launches:
             numbers = self._grid(x.dtype)
             self._launches[key] = scalar_launch(numbers, self.mode, x.dtype, x.device)

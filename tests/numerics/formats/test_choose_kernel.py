@@ -19,6 +19,7 @@ from layerlab.numerics.formats.formats import FLOATS
 from layerlab.numerics.formats.grid import grid
 from layerlab.numerics.formats.kernel import Launch, compiler
 from layerlab.numerics.formats.round import round_to
+from layerlab.numerics.formats.scalar import Rounding
 
 GRID = grid(FLOATS["bf16"], "nearest", torch.float32)
 
@@ -62,12 +63,16 @@ def test_kernels_are_tried_on_the_gpu_that_asks(fresh, monkeypatch):
             raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(module, "find_spec", lambda name: object())
-    monkeypatch.setattr(module, "import_module", lambda name: SimpleNamespace(check=check))
+    kernels = SimpleNamespace(check=check, TritonLaunch=lambda *given: given)
+    monkeypatch.setattr(module, "import_module", lambda name: kernels)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     second = torch.device("cuda:1")
     assert gpu_kernel(second).reason is None and gpu_kernel(second).reason is None
     assert gpu_kernel("cuda:0").reason == "triton cannot be used: CUDA error: out of memory"
     assert tried == ["cuda:1", "cuda:0"]
+    rounding = Rounding(FLOATS["bf16"])
+    places = (SimpleNamespace(dtype=torch.float32, device=torch.device("cuda", n)) for n in (0, 1))
+    assert [rounding._launch(one) is None for one in places] == [True, False]
 
 
 def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch):
