@@ -31,6 +31,7 @@ from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import NAMES
 from layerlab.studies.engine.discovery import studies
+from layerlab.studies.support.stored_readings import FOLDER, fold_readings
 from layerlab.variants.registry import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -345,7 +346,9 @@ def _place(name: str, measure: Measure) -> str:
 
 
 def main() -> None:
-    """Write every page that differs."""
+    """Write every page that differs, and fold what studies left in the folder of results."""
+    if (results := ROOT / "docs" / "results").joinpath(FOLDER).exists():
+        fold_readings(results)
     for path, text in pages().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text("utf-8") != text:

@@ -23,7 +23,12 @@ from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
 from layerlab.studies.engine.scale import models
 from layerlab.studies.engine.study import Picture
-from layerlab.studies.support.stored_readings import Shapes, check_shapes, hash_readings
+from layerlab.studies.support.stored_readings import (
+    Shapes,
+    check_shapes,
+    find_readings,
+    hash_readings,
+)
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -31,7 +36,6 @@ if TYPE_CHECKING:
 
 PLAIN = "llama"
 WORDS = "llama"
-RUNS = "twins"
 TEXT = "python-docs"
 CONTEXT, BATCH, RATE = 128, 8, 3e-3
 # Held-out blocks: of 128 tokens, enough to read a dimension at a width of 64.
@@ -322,7 +326,7 @@ def seeds_of(context: StudyContext) -> list[int]:
 def place(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
     """Return the file for the readings of a model; another recipe has another file."""
     key = recipe(arm, seed, **sizes).hash()[:8]
-    return runs / RUNS / f"{kind}-{arm}-s{seed}-{key}.json"
+    return find_readings(runs) / f"{kind}-{arm}-s{seed}-{key}.json"
 
 
 def depth(twin: Twin) -> dict[str, Any]:
@@ -337,7 +341,7 @@ DEPTH = ModelReading(kind="depth", read=depth, shapes={"nats": (), "layers": (No
 
 def readings(runs: Path) -> str:
     """Return a hash of all readings that lie among the runs."""
-    return digest(hash_readings(runs / RUNS))
+    return digest(hash_readings(runs))
 
 
 # Of a study whose draws are the seeds of training.

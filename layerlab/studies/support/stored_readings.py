@@ -1,4 +1,4 @@
-"""Readings that lie among the runs: whether their numbers have the shapes that were asked for."""
+"""Readings that lie among the runs: the shapes of their numbers, and one file that holds all."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from layerlab.errors import UserError
 from layerlab.records.file_digests import hash_file
+from layerlab.records.kept import read_kept, write_kept
+from layerlab.system.files import write_folder
 
+# Of the folder among the runs; they are of models that studies train, small twins of large ones.
+FOLDER = "twins"
 # By name; None stands for any length.
 Shapes = Mapping[str, tuple[int | None, ...]]
 
@@ -32,10 +37,50 @@ def check_shapes(found: Mapping[str, Any], shapes: Shapes) -> None:
             raise ValueError(f"its {name} has the shape {shape}")
 
 
-def hash_readings(folder: Path, pattern: str = "*.json") -> list[str]:
-    """Return the SHA-256 of all readings in a folder, in the order of their names.
+def hash_readings(runs: Path, pattern: str = "*.json") -> list[str]:
+    """Return the SHA-256 of all readings that lie among the runs, in the order of their names.
 
     Raises:
-        UserError: one is a pipe or a device.
+        UserError: one is a pipe or a device, or they were folded and cannot be unpacked.
     """
-    return [hash_file(file) for file in sorted(folder.glob(pattern)) if not file.is_dir()]
+    found = sorted(find_readings(runs).glob(pattern))
+    return [hash_file(file) for file in found if not file.is_dir()]
+
+
+def find_readings(runs: Path) -> Path:
+    """Return the folder of the readings among the runs, unpacked where they were folded.
+
+    Raises:
+        UserError: they cannot be unpacked.
+    """
+    folder = runs / FOLDER
+    if folder.exists() or not (found := read_kept(folder.with_suffix(".json"))):
+        return folder
+
+    def fill(made: Path) -> None:
+        for name, text in found.items():
+            (made / Path(name).name).write_text(str(text), encoding="utf-8")
+
+    try:
+        write_folder(folder, fill, "readings of models")
+    except UserError:
+        if not folder.exists():  # else another process was quicker
+            raise
+    return folder
+
+
+def fold_readings(runs: Path) -> None:
+    """Write the readings among the runs into one file beside their folder, and leave the folder.
+
+    Raises:
+        UserError: the file holds readings that the folder lacks, or cannot be written.
+    """
+    folder = find_readings(runs)
+    found = {file.name: file.read_text("utf-8") for file in sorted(folder.glob("*.json"))}
+    target = folder.with_suffix(".json")
+    if lost := sorted(set(read_kept(target) or ()) - set(found)):
+        raise UserError(
+            f"{target} holds {len(lost)} readings that are not in {folder}, the first {lost[0]}, "
+            f"and would lose them; move {folder} away to have it unpacked from the file"
+        )
+    write_kept(target, found)

@@ -15,7 +15,7 @@ from layerlab.studies.engine.scale import models
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import depths
 from layerlab.studies.support.passages import for_each_attention
-from layerlab.studies.support.stored_readings import Shapes, check_shapes
+from layerlab.studies.support.stored_readings import Shapes, check_shapes, find_readings
 
 # They differ in nothing else: both have a norm before the head.
 ARMS = {"pre-norm": "gpt1-pre-norm", "post-norm": "gpt1"}
@@ -141,7 +141,7 @@ def place(runs: Path, trial: Trial, **sizes: int) -> Path:
     """Return the file for the readings of a model; another recipe or target has another file."""
     key = recipe(trial, **sizes).hash()[:8]
     until = "sweep" if trial.target is None else f"{trial.target:.2f}"
-    return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
+    return find_readings(runs) / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
 def gather_trials(context: StudyContext) -> tuple[TrainingContest, tuple[str, ...]]:

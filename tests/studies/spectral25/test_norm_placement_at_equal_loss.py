@@ -22,6 +22,7 @@ from layerlab.studies.spectral25.norm_placement_at_equal_loss import (
     run,
 )
 from layerlab.studies.support import small_models, train_to_loss
+from layerlab.studies.support.stored_readings import FOLDER
 from layerlab.studies.support.train_to_loss import (
     ARMS,
     TrainingContest,
@@ -175,7 +176,7 @@ def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
     first = work(tmp_path)
     before, notes = gather_trials(first)
     assert notes == () and (first.done, first.kept) == (12, 0)
-    assert len([*(tmp_path / small_models.RUNS).iterdir()]) == 12
+    assert len([*(tmp_path / FOLDER).iterdir()]) == 12
     monkeypatch.setattr(train_to_loss, "train_one", None)
     for fast in (False, True):
         again = work(tmp_path, fast=fast)
@@ -194,7 +195,7 @@ def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
 def test_what_is_not_what_was_written_is_trained_again(tmp_path, monkeypatch, change):
     monkeypatch.setattr(train_to_loss, "train_one", made_up)
     gather_trials(work(tmp_path))
-    file = next((tmp_path / small_models.RUNS).glob("*post-norm-s[1-9]*"))
+    file = next((tmp_path / FOLDER).glob("*post-norm-s[1-9]*"))
     whole = file.read_bytes()
     if change is None:
         file.write_text(file.read_text().replace("true", "false"))
@@ -209,7 +210,7 @@ def test_what_is_not_what_was_written_is_trained_again(tmp_path, monkeypatch, ch
 def test_another_documentation_is_trained_on_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(train_to_loss, "train_one", made_up)
     gather_trials(work(tmp_path))
-    for file in (tmp_path / small_models.RUNS).iterdir():
+    for file in (tmp_path / FOLDER).iterdir():
         write_kept(file, {**read_kept(file), "text": "of another Python"})
     again = work(tmp_path)
     gather_trials(again)

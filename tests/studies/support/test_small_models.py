@@ -12,6 +12,7 @@ from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.engine.statistics import Interval, over_seeds, ratio_over_seeds
 from layerlab.studies.support import small_models
+from layerlab.studies.support.stored_readings import FOLDER
 from tests.studies.small import context
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
@@ -57,7 +58,7 @@ def test_every_seed_of_every_arm_is_read_and_kept(trained):
         assert part["nats"].shape == (2,) and part["layers"].shape == (2, 2, 2)
         assert ((part["layers"] > 0) & (part["layers"] <= 1)).all()
         assert len(set(part["nats"].tolist())) == 2
-    assert len([*(first.runs / small_models.RUNS).iterdir()]) == 4
+    assert len([*(first.runs / FOLDER).iterdir()]) == 4
     assert len([*small_models.rows(parts)]) == 2 * 2 * 2
 
 
@@ -123,7 +124,7 @@ def test_readings_of_other_code_are_made_again_and_told_where_nothing_is_trained
 def test_readings_that_are_not_what_was_written_are_made_again(tmp_path, monkeypatch, damage, why):
     count_up(monkeypatch)
     before, _ = small_models.gather_arms(work(tmp_path), ARMS)
-    file, other = sorted((tmp_path / small_models.RUNS).glob("*-pangu-pi-*"))
+    file, other = sorted((tmp_path / FOLDER).glob("*-pangu-pi-*"))
     damage(file, other)
     again = work(tmp_path)
     with pytest.warns(DamageWarning, match=f"{file.name} does not count: .*{why}") as said:
@@ -136,7 +137,7 @@ def test_readings_that_are_not_what_was_written_are_made_again(tmp_path, monkeyp
 @pytest.mark.full
 def test_readings_of_another_documentation_are_judged_and_not_gone_on_with(tmp_path):
     small_models.gather_arms(work(tmp_path), ARMS)
-    for file in (tmp_path / small_models.RUNS).iterdir():
+    for file in (tmp_path / FOLDER).iterdir():
         write_kept(file, {**read_kept(file), "nats": 7.0, "text": "other"})
     judged, _ = small_models.gather_arms(work(tmp_path, fast=True), ARMS)
     assert (judged["pangu-pi"]["nats"] == 7).all()

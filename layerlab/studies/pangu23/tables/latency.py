@@ -24,7 +24,7 @@ from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, within
 from layerlab.studies.support import small_models
-from layerlab.studies.support.stored_readings import check_shapes, hash_readings
+from layerlab.studies.support.stored_readings import check_shapes, find_readings, hash_readings
 
 FEWER, SAME = "fewer layers", "one depth"
 # Milliseconds, as printed: of 7B, and of the 1B with both modules and with none.
@@ -92,9 +92,8 @@ def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
 def place(runs: Path, width: int, device: str = "cpu") -> Path:
     """Return the file of the measured times."""
     kind = "" if device == "cpu" else f"{device}-"
-    return (
-        runs / small_models.RUNS / f"latency-{kind}{digest([width, CONTEXT, NEW, DEPTH])[:8]}.json"
-    )
+    key = digest([width, CONTEXT, NEW, DEPTH])[:8]
+    return find_readings(runs) / f"latency-{kind}{key}.json"
 
 
 def run(context: StudyContext) -> Outcome:
@@ -295,7 +294,7 @@ def plot(found: Measured | None) -> Picture:
 
 def inputs(runs: Path) -> list[str]:
     """Return hashes of the stored times."""
-    return hash_readings(runs / small_models.RUNS, "latency-*.json")
+    return hash_readings(runs, "latency-*.json")
 
 
 STUDY = Study(

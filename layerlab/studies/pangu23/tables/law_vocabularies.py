@@ -12,8 +12,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.studies.engine.sampling import digest
-from layerlab.studies.support import small_models
-from layerlab.studies.support.stored_readings import check_shapes
+from layerlab.studies.support.stored_readings import check_shapes, find_readings
 
 BASE, EXTENDED, EQUAL, LARGER = "base", "extended", "as large as extended", "larger"
 KINDS = (BASE, EXTENDED, EQUAL, LARGER)
@@ -31,7 +30,7 @@ LawCounts = Mapping[str, Any]
 
 def place(runs: Path) -> Path:
     """Return the file of the counted tokens."""
-    return runs / small_models.RUNS / f"law-vocabularies-{digest([COUNTS, sizes()])[:8]}.json"
+    return find_readings(runs) / f"law-vocabularies-{digest([COUNTS, sizes()])[:8]}.json"
 
 
 def hash_texts() -> str:

@@ -359,7 +359,7 @@ STUDY = Study(
     scale="tokenizers alone, no model",
     unit="files of code",
     run=run,
-    inputs=lambda runs: [*hash_readings(place(runs).parent, place(runs).name), hash_texts()],
+    inputs=lambda runs: [*hash_readings(runs, place(runs).name), hash_texts()],
     fast={"entries": 1024, "characters": 12_000},
     **study_options("tokenizer-table"),
 )
