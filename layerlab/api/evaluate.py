@@ -150,7 +150,7 @@ def evaluate(
         chat: put prompts as the tokenizer's chat template has them.
         batch_size: prompts that are run at once; "auto": as many as memory allows. Of scores only
             those of written answers depend on it, in 16 bits.
-        seed: of examples that are drawn.
+        seed: of examples that are drawn, and of answers that a task samples.
         max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
             out.
 

@@ -105,7 +105,7 @@ def evaluate(
             help="Prompts per batch; answers written in 16 bits may depend on it.",
         ),
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed for drawing few-shot examples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for few-shot examples and sampled answers.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
     load: Load = None,

@@ -70,6 +70,14 @@ def keep_device_state() -> Iterator[None]:
         restore_random(before)
 
 
+@contextmanager
+def draw_with_seed(seed: int) -> Iterator[None]:
+    """Draw random numbers from this seed until the block ends, and restore the state."""
+    with keep_device_state():
+        torch.manual_seed(seed)
+        yield
+
+
 def restore_random(state: dict[str, Any]) -> None:
     """Restore what `random_state` or `device_state` returned.
 

@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.system.rng import keep_device_state
-
 STARTS = {
     "mean": "the mean of the older tokens that write it",
     "mean-resizing": "a draw around the mean of all older tokens, as transformers resizes",
@@ -99,14 +97,6 @@ class RowInit:
             self.model._init_weights(self.module)
             bias = None if old.bias is None else self.module.bias.data
             return EmbeddingRows(self.module.weight.data, bias)[self.places]
-
-
-@contextmanager
-def draw_with_seed(seed: int) -> Iterator[None]:
-    """Draw random numbers from this seed until the block ends, and restore the state."""
-    with keep_device_state():
-        torch.manual_seed(seed)
-        yield
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import EmbeddingRows, RowInit, draw_with_seed
+from layerlab.adaptation.embeddings.init import EmbeddingRows, RowInit
 from layerlab.adaptation.embeddings.special_tokens import renumber
 from layerlab.adaptation.embeddings.token_mapping import spell_tokens, token_strings
 from layerlab.adaptation.embeddings.vocabulary_tables import (
@@ -26,6 +26,7 @@ from layerlab.adaptation.embeddings.vocabulary_tables import (
 )
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import EmbeddingSection
+from layerlab.system.rng import draw_with_seed
 from layerlab.tokenization.bpe_file import writes_bytes
 from layerlab.tokenization.load import entries
 from layerlab.validation import short_repr

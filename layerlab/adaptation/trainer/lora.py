@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from layerlab.adaptation.trainer.arguments import check_entries, check_trained
 from layerlab.errors import UserError, describe_install
 from layerlab.recipes.adaptation_sections import LoraSection
+from layerlab.records.parse import one_line
 from layerlab.validation import short_repr
 
 
@@ -89,6 +90,9 @@ def add_adapters(model: Any, lora: LoraSection, seed: int) -> Any:
     """Return the model with adapters, which are in float32, its own weights frozen.
 
     What PEFT draws hangs on the seed alone: it is the same in every process of a run.
+
+    Raises:
+        UserError: PEFT has no adapter for a module, or each would be trained whole.
     """
     import peft
 
@@ -102,7 +106,13 @@ def add_adapters(model: Any, lora: LoraSection, seed: int) -> Any:
     )
     with _calm(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return peft.get_peft_model(model, settings)
+        try:
+            return peft.get_peft_model(model, settings)
+        except ValueError as error:
+            raise UserError(
+                f"PEFT cannot add these adapters: {one_line(error)}; name other modules under "
+                f"target_modules, such as {', '.join(_linear(model))}"
+            ) from error
 
 
 def merge_adapters(model: Any) -> Any:

@@ -204,13 +204,14 @@ class ResultCache:
         write_file(self.place(name), json.dumps(kept, ensure_ascii=False))
         self._log(name).unlink(missing_ok=True)
 
-    def open_log(self, name: str, trial: "TrialRun | None") -> "AnswerLog":
+    def open_log(self, name: str, trial: "TrialRun | None", seed: int) -> "AnswerLog":
         """Return the log of a task's answers, with those that it holds.
 
         Args:
             trial: of the model that is asked.
+            seed: of answers that are sampled.
         """
-        return AnswerLog(None if self.folder is None else self._log(name), trial)
+        return AnswerLog(None if self.folder is None else self._log(name), trial, seed)
 
     def samples(self, name: str) -> list[dict[str, Any]]:
         """Read the questions of a kept task with their answers and scores.
@@ -237,22 +238,26 @@ class ResultCache:
 class AnswerLog:
     """The answers to a task that is not finished, a line for each batch, as they come.
 
-    A line that is not whole, as the one that a run was killed in, is asked again.
+    A line that is not whole, as the one that a run was killed in, is asked again. What a model
+    draws for a batch hangs on the batch and the seed alone, not on what was asked before.
 
     Args:
         path: of the file; without one nothing is kept.
         trial: of the model that is asked. Answers of another model are dropped.
+        seed: of answers that are sampled.
 
     Attributes:
         seconds: that the answers took which were there before.
         other: whether there were some of another model.
     """
 
-    def __init__(self, path: Path | None = None, trial: "TrialRun | None" = None) -> None:
+    def __init__(
+        self, path: Path | None = None, trial: "TrialRun | None" = None, seed: int = 0
+    ) -> None:
         from layerlab.loading.trial import is_same_trial  # late: it takes torch
 
         self.seconds = 0.0
-        self._path = path
+        self._path, self._seed = path, seed
         self._asked = Counter[str]()
         head, *lines = _read_log(path) or [{}]
         self.other = "trial" in head and not is_same_trial(head["trial"], trial)
@@ -267,8 +272,8 @@ class AnswerLog:
             batch: all that is asked.
             ask: asks it of the model.
         """
-        if self._path is None:
-            return ask()
+        from layerlab.system.rng import draw_with_seed  # late: it takes torch
+
         told = key(batch=json.dumps(batch, default=str))
         self._asked[told] += 1  # the same may be asked again, for another sample
         name = f"{told} {self._asked[told]}"
@@ -276,11 +281,12 @@ class AnswerLog:
             self.seconds += kept["seconds"]
             return kept["answers"], kept["named"]
         start = time.monotonic()
-        answers, named = ask()
+        with draw_with_seed(int(key(asked=name, seed=str(self._seed))[:16], 16)):
+            answers, named = ask()
         seconds = time.monotonic() - start
-        self._write(
-            {"asked": name, "answers": answers, "named": named, "seconds": seconds}, self._path
-        )
+        if self._path is not None:
+            line = {"asked": name, "answers": answers, "named": named, "seconds": seconds}
+            self._write(line, self._path)
         return answers, named
 
     def _write(self, line: Mapping[str, Any], path: Path) -> None:

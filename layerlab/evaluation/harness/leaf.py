@@ -44,6 +44,11 @@ class LeafTask:
         return str(self.task.OUTPUT_TYPE) == WRITTEN
 
     @property
+    def samples(self) -> bool:
+        """Return whether the answers that it writes are drawn at random."""
+        return bool((self.task.config.generation_kwargs or {}).get("do_sample"))
+
+    @property
     def reads(self) -> bool:
         """Return whether whole texts are read, and nothing is asked."""
         return str(self.task.OUTPUT_TYPE) == ROLLING

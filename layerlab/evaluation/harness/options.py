@@ -34,7 +34,7 @@ class Options:
         chat: prompts as the tokenizer's chat template has them.
         batch_size: prompts that are run at once; "auto": as many as memory allows. Of scores only
             those of written answers depend on it, in 16 bits.
-        seed: of examples that are drawn.
+        seed: of examples that are drawn, and of answers that a task samples.
 
     Raises:
         UserError: a value that is none of those.

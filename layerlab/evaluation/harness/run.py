@@ -133,7 +133,7 @@ class EvaluationRun:
     ) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.progress.step(steps=rows)
-        engine.log = log = self.cache.open_log(name, trial)
+        engine.log = log = self.cache.open_log(name, trial, options.seed)
         if log.other:
             self.notes.append(f"{leaf.name}: {OTHER}")
         if self._batch != 1:  # tried before an emulation begins, which rounds
@@ -236,7 +236,7 @@ class EvaluationRun:
     def _keeps_batch(self, leaf: Leaf) -> bool:
         """Return whether answers stay as their batch wrote them."""
         coarse = self.arithmetic.format is not None or self.subject.model.dtype in COARSE
-        return leaf.generates and coarse
+        return leaf.generates and (coarse or leaf.samples)
 
     def _model(self) -> str:
         tokenizer = self.subject.tokenizer

@@ -87,6 +87,8 @@ def load_named(names: str) -> tuple[list[LoadedTask], list[GroupMean]]:
     groups: dict[str, GroupMean] = {}
     for word in split_tasks(names):
         found = _load(word)
+        if not found["tasks"]:
+            raise UserError(f"--tasks {word}: the group lists no task; name one in its line task:")
         means = {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
         _check_alike(word, tasks, found["tasks"], describe_task)
         _check_alike(word, groups, means, repr)

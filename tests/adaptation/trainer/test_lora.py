@@ -85,6 +85,18 @@ def test_a_module_is_named_by_whole_words_or_not_at_all():
             find_trained_whole(llama(), LoraSection(**lora))
 
 
+@pytest.mark.parametrize(
+    "lora",
+    [
+        {"target_modules": ("input_layernorm",)},
+        {"target_modules": ("q_proj",), "modules_to_save": ("q_proj",)},
+    ],
+)
+def test_modules_that_take_no_adapter_are_refused(lora):
+    said = "PEFT cannot add these adapters: .*; name other modules under target_modules"
+    refuses(said, add_adapters, llama(), LoraSection(**lora), 0)
+
+
 def test_what_is_merged_into_float32_is_not_measured_again():
     def measure(model: Any) -> Any:
         raise AssertionError

@@ -169,12 +169,12 @@ def ask(log: AnswerLog, batches: list[list[str]]) -> list[str]:
 def test_answers_that_are_there_are_not_asked_again(tmp_path):
     batches = [["ab", "c"], ["d"], ["d"], ["ef"]]
     keeper = ResultCache(tmp_path)
-    log = keeper.open_log("a", None)
+    log = keeper.open_log("a", None, 0)
     assert ask(log, batches[:1]) == ["ab", "c"] and log.seconds == 0
     # The same batch again is another one, which may be of other samples.
-    log = keeper.open_log("a", None)
+    log = keeper.open_log("a", None, 0)
     assert ask(log, batches[:3]) == ["d", "d"] and log.seconds > 0
-    assert ask(keeper.open_log("a", None), batches) == ["ef"]
+    assert ask(keeper.open_log("a", None, 0), batches) == ["ef"]
     keeper.save("a", {}, [])
     assert [one.name for one in (tmp_path / LEAVES).iterdir()] == ["a.json"]
 
@@ -182,19 +182,19 @@ def test_answers_that_are_there_are_not_asked_again(tmp_path):
 @pytest.mark.parametrize("cut", [1, 3, 90])
 def test_a_line_that_was_cut_off_is_asked_again_and_spoils_no_other(tmp_path, cut):
     keeper = ResultCache(tmp_path)
-    assert ask(keeper.open_log("a", None), [["a"], ["b"]]) == ["a", "b"]
+    assert ask(keeper.open_log("a", None, 0), [["a"], ["b"]]) == ["a", "b"]
     path = tmp_path / LEAVES / "a.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
-    assert ask(keeper.open_log("a", None), [["a"], ["b"], ["c"]]) == ["b", "c"]
-    assert ask(keeper.open_log("a", None), [["a"], ["b"], ["c"]]) == []
+    assert ask(keeper.open_log("a", None, 0), [["a"], ["b"], ["c"]]) == ["b", "c"]
+    assert ask(keeper.open_log("a", None, 0), [["a"], ["b"], ["c"]]) == []
 
 
 def test_answers_of_another_model_are_dropped(tmp_path):
     keeper = ResultCache(tmp_path)
     trial = {"dtype": "float32", "where": {"device": "cpu"}, "values": [1.0, 2.0]}
-    assert ask(keeper.open_log("a", trial), [["a"]]) == ["a"]
+    assert ask(keeper.open_log("a", trial, 0), [["a"]]) == ["a"]
     other = trial | {"values": [1.0, 3.0]}
-    log = keeper.open_log("a", other)
+    log = keeper.open_log("a", other, 0)
     assert log.other and ask(log, [["a"]]) == ["a"]
-    log = keeper.open_log("a", other)
+    log = keeper.open_log("a", other, 0)
     assert not log.other and ask(log, [["a"]]) == []

@@ -292,6 +292,12 @@ def test_of_two_of_one_name_none_is_left_out_in_silence(folder, more, said):
     )
 
 
+def test_a_group_without_a_task_is_refused(folder):
+    path = folder / "bare.yaml"
+    path.write_text("group: bare\ntask: []\n", "utf-8")
+    refuses("the group lists no task; name one", run, path)
+
+
 @pytest.mark.parametrize("words", ["", " , "])
 def test_no_task_is_named(words):
     refuses(r"no task is named in .*; type for example tasks='arc_easy'", run, words or " ")
