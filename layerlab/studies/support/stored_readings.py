@@ -62,7 +62,7 @@ def find_readings(runs: Path) -> Path:
             (made / Path(name).name).write_text(str(text), encoding="utf-8")
 
     try:
-        write_folder(folder, fill, "readings of models")
+        write_folder(folder, fill, "readings")
     except UserError:
         if not folder.exists():  # else another process was quicker
             raise
