@@ -94,7 +94,7 @@ class Reading:
         for layer, _, measure, value in self.rows:
             if measure != "gradient" or layer is None:
                 found.setdefault(measure, []).append(value)
-        return {name: (min if name in LOW else max)(values) for name, values in found.items()}
+        return {name: _worst(values, -1 if name in LOW else 1) for name, values in found.items()}
 
     def _try(self, what: str, measure: Callable[..., None], *args: Any) -> None:
         """Keep an error of a measure as a note, so that training goes on."""
@@ -278,7 +278,7 @@ def gather_gradients(
 
 
 def gradient_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return the Euclidean norm of each gradient, in float32; sharded ones are gathered."""
+    """Return the Euclidean norm of each gradient, in float32 or wider; sharded are gathered."""
     dense = [one.coalesce().values() if one.is_sparse else one for one in gradients]
     alike: dict[Any, list[int]] = {}
     for number, gradient in enumerate(dense):
@@ -286,7 +286,8 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
         alike.setdefault((mesh, gradient.device, gradient.dtype), []).append(number)
     found: dict[int, Tensor] = {}
     for numbers in alike.values():
-        norms = torch._foreach_norm([dense[number] for number in numbers], 2, torch.float32)
+        dtype = torch.promote_types(dense[numbers[0]].dtype, torch.float32)
+        norms = torch._foreach_norm([dense[number] for number in numbers], 2, dtype)
         found |= zip(numbers, map(_whole, norms), strict=True)
     home = dense[0].device
     return [found[number].to(home) for number in range(len(dense))]
@@ -299,8 +300,13 @@ def _length(norms: Sequence[float]) -> float:
 def _pool(measure: str, values: Sequence[float]) -> float:
     """Pool a reading over the sequences; one that is no number is passed on."""
     if measure in WORST:
-        return max(values, key=lambda value: (isnan(value), value))
+        return _worst(values)
     return sum(values) / len(values)
+
+
+def _worst(values: Sequence[float], sign: int = 1) -> float:
+    """Return the largest value, the smallest where the sign is -1, NaN before either."""
+    return max(values, key=lambda value: (isnan(value), sign * value))
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ recent past. It speaks once, and again only after it was silent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import exp, inf, isfinite, log
 from statistics import median
@@ -18,7 +19,7 @@ from layerlab.training.monitor.readings import ReadingRow
 GAUSSIAN = 1.4826
 """Standard deviations of Gaussian numbers in one median absolute deviation."""
 FEW = 3
-"""Losses; up to `least` of them only twice the largest, and 1 more, is a spike."""
+"""Losses; up to `least` only the largest by its size and 1 more, twice it and 1, is a spike."""
 CONSTANT = 0.01
 """A loss deviates by at least this share of its median: less is as good as constant."""
 SKIPPED = 16
@@ -86,7 +87,7 @@ class Rules:
     def state(self) -> dict[str, Any]:
         """Return the state of all rules, as JSON values."""
         places = {name: getattr(self, name) for name in _PLACED}
-        return {"losses": self.losses, "places": places, "lost": self.lost}
+        return deepcopy({"losses": self.losses, "places": places, "lost": self.lost})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what was remembered.
@@ -174,7 +175,8 @@ class Rules:
             return inf, inf
         middle = median(self.losses)
         if len(self.losses) < self.limits.least:
-            return 2 * max(self.losses) + 1, middle
+            largest = max(self.losses)
+            return largest + abs(largest) + 1, middle
         apart = median(abs(one - middle) for one in self.losses)
         return middle + self.limits.spike * max(apart, CONSTANT * abs(middle)), middle
 

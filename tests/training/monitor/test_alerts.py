@@ -133,6 +133,12 @@ def test_an_early_loss_must_double_to_be_told():
     assert rules.update(5, 50.0, None)
 
 
+def test_an_early_loss_below_zero_is_no_spike_where_it_stays():
+    rules = Rules()
+    assert not any(rules.update(n, loss, None) for n, loss in enumerate([-5.0, -5.2, -5.1, -4.9]))
+    assert rules.update(4, 3.0, None)
+
+
 @pytest.mark.parametrize("norm", [nan, inf])
 @pytest.mark.parametrize("step", [1, 5, 50])
 def test_a_gradient_that_stays_lost_is_told(norm, step):

@@ -327,6 +327,18 @@ def test_a_frame_holds_every_reading():
     )
 
 
+def test_a_state_stays_as_it_was_while_the_run_goes_on():
+    model = ours()
+    monitor = read_once(model, batch(9), Monitor(model, every=1))
+    state = monitor.state()
+    before = json.dumps(state)
+    loss = loss_of(model, batch(8))
+    loss.backward()
+    monitor.step(loss, norm=1.0)
+    assert json.dumps(state) == before
+    assert json.dumps(monitor.state()) != before
+
+
 @pytest.mark.full
 def test_a_resumed_run_reads_and_judges_the_same():
     straight, monitor = ours(), None
