@@ -268,4 +268,4 @@ def test_a_chinese_page_fits_a_phone(window):
 def test_a_remark_on_layers_is_said_in_chinese(layers, chinese):
     remark = f"bound: not applicable to ffn of {layers}, because its block was not found"
     said = language("zh").remark(f"m: {remark}", [{"name": "m"}])
-    assert said.startswith(f"m: 界限：不适用于{chinese}的 ") and "block" not in said
+    assert said.startswith(f"m：界限：不适用于{chinese}的 ") and "block" not in said
