@@ -142,7 +142,9 @@ def weighted_mean(
         what = what.removesuffix("s")
     formula = f"mean of {len(there)} {what}{how}"
     if missing:
-        formula = f"mean of {len(there)} of {len(wanted)} {what}{how}; not run: {', '.join(missing)}"
+        formula = (
+            f"mean of {len(there)} of {len(wanted)} {what}{how}; not run: {', '.join(missing)}"
+        )
     return Average(mean, formula, len(there), missing)
 
 

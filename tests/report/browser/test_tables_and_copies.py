@@ -235,7 +235,8 @@ def test_a_matrix_whose_readings_are_all_infinite_has_a_row_without_colours(open
         section = show(opened(whole), "matrices")
         section.locator('[data-control="column"]').select_option("norm")
         maps = section.locator(".map").evaluate_all(
-            "all => all.map((n) => Object.fromEntries(n.data[0].y.map((y, i) => [y, n.data[0].z[i]])))"
+            "all => all.map(({ data: [{ y, z }] }) => "
+            "Object.fromEntries(y.map((name, i) => [name, z[i]])))"
         )
         if len(lost) > 1:
             assert maps == []
