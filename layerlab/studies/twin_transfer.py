@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.console.units import signed
 from layerlab.experiments.statistics.additive_model import Additive, presence
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import holm
@@ -340,8 +341,8 @@ def _mean(size: Size, pair: Pair) -> float:
 def _gap(size: Size, pair: Pair) -> str:
     found = size.differences[pair]
     if found.low is None or found.high is None:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+        return signed(found.mean, 3)
+    return f"{signed(found.mean, 3)} ({signed(found.low, 3)} to {signed(found.high, 3)})"
 
 
 def _gap_of(size: Size, method: str) -> Gap:

@@ -76,6 +76,7 @@ def same(text: str) -> bool:
 def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record):
     content = record.to_dict()
     english, chinese = render(content), render(content, "zh")
+    assert "<b>layerlab</b><span> study rounding-input</span>" in chinese
     assert '<html lang="zh">' in chinese and not CHINESE.search("".join(texts(english)))
     said = texts(chinese)
     assert [text for text in said if PROSE.search(text)] == []

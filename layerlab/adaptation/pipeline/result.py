@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from layerlab.console.tables import grids, printable
+from layerlab.console.units import signed
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
@@ -139,11 +140,12 @@ class AdaptationResult:
         found = []
         for one in self.content["changes"]:
             word = "forgetting" if one["kind"] == "general" else f"{one['kind']} text"
-            line = f"{printable(one['arm'])}, {word}: {one['value']:+.4f} bits per byte"
+            line = f"{printable(one['arm'])}, {word}: {signed(one['value'], 4)} bits per byte"
             if one["against"] != "before":
                 line += f" against {printable(one['against'])}"
             if one["low"] is not None:
-                line += f" [{one['low']:+.4f}, {one['high']:+.4f}] over {one['n']} {one['over']}"
+                ends = f"[{signed(one['low'], 4)}, {signed(one['high'], 4)}]"
+                line += f" {ends} over {one['n']} {one['over']}"
             found.append(line)
         return found
 

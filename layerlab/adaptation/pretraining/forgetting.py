@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from layerlab.console.units import signed
 from layerlab.corpus.batches import IGNORED, EvalBlocks, bits_per_byte
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.validation import passes, predict
@@ -63,10 +64,11 @@ class Change:
     level: float = LEVEL
 
     def __str__(self) -> str:
-        text = f"{self.value:+.4f} bits per byte"
+        text = f"{signed(self.value, 4)} bits per byte"
         if self.low is None:
             return f"{text} (one {self.per} alone: no interval)"
-        return f"{text} [{self.low:+.4f}, {self.high:+.4f}] over {self.units} {self.per}s"
+        ends = f"[{signed(self.low, 4)}, {signed(self.high, 4)}]"
+        return f"{text} {ends} over {self.units} {self.per}s"
 
 
 class BitsPerByteEvaluator:

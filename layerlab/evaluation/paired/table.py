@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from layerlab.console.tables import grids, plain
+from layerlab.console.units import signed
 from layerlab.evaluation.paired.sentences import TASK, is_beyond
 from layerlab.records.json_values import Record
 
@@ -73,8 +74,8 @@ def _cells(row: Record) -> list[str]:
     return [
         row["task"],
         row["verdict"],
-        f"{scale * row['difference']:+.2f}",
-        "-" if low is None else f"{scale * low:+.2f} to {scale * high:+.2f}",
+        signed(scale * row["difference"], 2),
+        "-" if low is None else f"{signed(scale * low, 2)} to {signed(scale * high, 2)}",
         "-" if row["holm"] is None else f"{row['holm']:.2g}",
         flips,
         "> 100" if is_beyond(row) else detectable,

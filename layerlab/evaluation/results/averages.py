@@ -10,7 +10,6 @@ What was not run is never averaged over in silence: it is named, and the average
 official one. A benchmark of one subject is its own average under every rule.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -28,6 +27,7 @@ FINEVAL: Mapping[str, int] = MappingProxyType(
 LAWBENCH: Mapping[str, int] = MappingProxyType(
     {"memorization": 2, "understanding": 10, "applying": 8}
 )
+WEIGHTED = ", weighted by their questions"
 GROUPS = ("examination", "knowledge", "reasoning", "understanding")
 
 
@@ -104,7 +104,7 @@ def official(
     wanted = [subject.name for subject in one.subjects if subject.name not in without]
     if one.average == "weighted":
         shares = {name: parts[name].n for name in wanted if name in parts}
-        return weighted_mean(parts, shares, wanted, "subjects, weighted by their questions")
+        return weighted_mean(parts, shares, wanted, "subjects", WEIGHTED)
     what = "tasks" if one.average == "lawbench" else "subjects"
     found = macro(parts, wanted, what)
     return _describe(found, one, without)
@@ -125,6 +125,7 @@ def weighted_mean(
     weights: Mapping[str, int | float],
     wanted: Sequence[str],
     what: str = "parts",
+    how: str = "",
 ) -> Average:
     """Return the mean of the parts by their weights.
 
@@ -132,15 +133,19 @@ def weighted_mean(
         weights: of every part that is there.
         wanted: names of all parts, in order.
         what: they are, in words.
+        how: they are weighted, in words.
     """
     there = [name for name in wanted if name in parts]
     missing = tuple(name for name in wanted if name not in parts)
     mean = combine_means([parts[name] for name in there], [float(weights[name]) for name in there])
-    share = f"{len(there)} of {len(wanted)}" if missing else str(len(there))
     if len(wanted) == 1:  # its own average
-        what = re.sub(r"s\b", "", what, count=1)
-    lacking = f"; not run: {', '.join(missing)}" if missing else ""
-    return Average(mean, f"mean of {share} {what}{lacking}", len(there), missing)
+        what = what.removesuffix("s")
+    formula = f"mean of {len(there)} {what}{how}"
+    if missing:
+        formula = (
+            f"mean of {len(there)} of {len(wanted)} {what}{how}; not run: {', '.join(missing)}"
+        )
+    return Average(mean, formula, len(there), missing)
 
 
 def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:

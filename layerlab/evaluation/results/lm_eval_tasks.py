@@ -5,7 +5,7 @@ from typing import Any
 
 from layerlab.evaluation.harness.task_result import PER_TEXT
 from layerlab.evaluation.metrics.estimates import Mean, with_interval
-from layerlab.evaluation.results.averages import incomplete, weighted_mean
+from layerlab.evaluation.results.averages import WEIGHTED, incomplete, weighted_mean
 from layerlab.records.index.task_metrics import is_share
 from layerlab.records.json_values import Record
 
@@ -67,8 +67,8 @@ def _row(
     arm: str, group: Any, metric: str, weighted: bool, means: Mapping[str, Mean]
 ) -> dict[str, Any]:
     weights = {name: one.n if weighted else 1 for name, one in means.items()}
-    what = "tasks, weighted by their questions" if weighted else "tasks"
-    average = weighted_mean(means, weights, group.tasks, what)
+    how = WEIGHTED if weighted else ""
+    average = weighted_mean(means, weights, group.tasks, "tasks", how)
     mean = average.mean
     row = {
         "arm": arm,

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from layerlab.console import tables
 from layerlab.console.tables import plain
+from layerlab.console.units import signed
 from layerlab.evaluation.benchmarks.spec import full_name
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.metrics.estimates import Mean
@@ -321,8 +322,8 @@ def _below(content: Record) -> Iterator[Text]:
 def _difference(row: Record) -> str:
     if row["difference"] is None:
         return incomplete(row)
-    sign = "+" if row["difference"] > 0 else ""
     if row.get("share", True):
-        return sign + Mean(row["difference"], row["error"], row["n"]).summary()
+        error = f" +- {100 * row['error']:.2f}" if row["error"] else ""
+        return f"{signed(100 * row['difference'], 2)}{error}"
     error = f" +- {row['error']:.2g}" if row["error"] else ""
-    return f"{sign}{row['difference']:.4g}{error}"
+    return f"{row['difference'] + 0:+.4g}{error}"

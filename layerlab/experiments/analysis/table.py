@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.console.tables import WORDS, grids, plain
-from layerlab.console.units import amount, duration
+from layerlab.console.units import amount, duration, signed
 from layerlab.experiments.analysis.ladder_table import ladder_table
 from layerlab.experiments.analysis.verdict import number
 from layerlab.records.json_values import Record
@@ -42,7 +42,7 @@ _COLUMNS: dict[str, Callable[[Record, str], str]] = {
     "detectable": lambda row, _: _range(row["detectable"]),
     "start": lambda row, _: _number(row["start"], sign=True),
     "rate": lambda row, _: _short(row["rate"], "g"),
-    "match %": lambda row, _: _short(row["mismatch"], "+.2f"),
+    "match %": lambda row, _: "-" if row["mismatch"] is None else signed(row["mismatch"], 2),
     "parameters": lambda row, _: _short(row["parameters"], ",.0f"),
     "tokens/s": lambda row, _: _short(row["tokens_per_second"], ",.0f"),
     "memory": lambda row, _: _memory(row["peak_memory_bytes"]),
@@ -240,15 +240,15 @@ def _by_seed(content: Mapping[str, Any], width: int) -> Iterator[RenderableType]
 
 def _line(row: Record, name: str, key: str) -> list[str]:
     """Return a line of such a table: what stands under this key at each seed, and its mean."""
-    signed = key == "difference"
+    sign = key == "difference"
     mean = row[{"value": "mean", "baseline": "against_mean"}.get(key, key)]
     cells = [at[key] for at in row["seeds"]]
     if all(one is None or float(one).is_integer() for one in cells):  # counts, as of loss spikes
-        digits = "+.0f" if signed else ".0f"
+        digits = "+.0f" if sign else ".0f"
         written = ["-" if one is None else f"{one:{digits}}" for one in cells]
     else:
-        written = [_number(one, signed) for one in cells]
-    return [name, *written, _number(mean, signed)]
+        written = [_number(one, sign) for one in cells]
+    return [name, *written, _number(mean, sign)]
 
 
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:
@@ -318,5 +318,5 @@ def _change(one: Mapping[str, Any]) -> str:
 def _more(count: Mapping[str, Any], name: str) -> str:
     if not count["difference"]:
         return f"as many {name}"
-    share = "" if count["percent"] is None else f" ({count['percent']:+.2f} %)"
+    share = "" if count["percent"] is None else f" ({signed(count['percent'], 2)} %)"
     return f"{count['difference']:+,.0f} {name}{share}"

@@ -155,10 +155,12 @@ def number(value: int | float, sign: bool = False) -> str:
     Example:
         >>> number(0.01234), number(-0.000012), number(0.5, sign=True), number(150.94)
         ('0.0123', '-1.2e-05', '+0.5000', '150.9')
+        >>> number(-0.0, sign=True)
+        '+0.0000'
     """
     style = ".4f" if value == 0 or abs(value) >= 1e-3 else ".2g"
     style = ".1f" if abs(value) >= 100 else style
-    return format(value, f"+{style}" if sign else style)
+    return format(value + 0, f"+{style}" if sign else style)  # plus 0: no zero has a sign
 
 
 def _word(case: Case) -> VerdictWord:

@@ -273,8 +273,10 @@ def _matrix_maps(
     every = [one for one in measure["series"] if len(one["layers"]) > 1]
     for model in sorted({one["model"] for one in every}):
         here = [one for one in every if one["model"] == model]
-        own = [one for one in here if _drop_unknown(one["values"][column]["mean"])]
-        if len(own) < 2:
+        finite = [one for one in here if _drop_unknown(one["values"][column]["mean"])]
+        # A matrix whose readings are all infinite has a row without colours.
+        own = [one for one in here if one in finite or column in one["infinite"]]
+        if len(own) < 2 or not finite:
             continue
         layers = sorted({layer for one in own for layer in one["layers"]})
         grid = []

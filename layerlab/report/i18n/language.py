@@ -117,7 +117,7 @@ class Language:
         for model in models:
             name = f"{model['name']}: "
             if note.startswith(name):
-                return name + self.translate(note.removeprefix(name))
+                return f"{model['name']}{self.label(': ')}{self.translate(note.removeprefix(name))}"
         return self.translate(note)
 
     @cached_property

@@ -25,6 +25,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from layerlab.console.units import signed
 from layerlab.report.i18n.language import ENGLISH, Language, language
 from layerlab.report.i18n.template import fill
 from layerlab.report.views import model_cards, sources, text
@@ -171,6 +172,7 @@ def environment(lang: str = ENGLISH) -> Environment:
         "cited": sources.link_sources,
         "name": lambda value: text.prose(str(value), 60),
         "number": number,
+        "signed": signed,
         "whole": whole,
         "moment": lambda value: moment(value, translator),
         "option": option,
@@ -182,14 +184,14 @@ def number(value: Any) -> str:
     """Write a number for a reader: four digits, thousands apart, a dash where there is none.
 
     Example:
-        >>> number(131.2471), number(812544), number(None)
-        ('131.2', '812,544', '–')
+        >>> number(131.2471), number(812544), number(-0.0), number(None)
+        ('131.2', '812,544', '0', '–')
     """
     if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else text.prose(str(value))
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4g}"
+    return f"{value + 0:.4g}"  # plus 0: no zero has a sign
 
 
 def whole(value: Any) -> str:

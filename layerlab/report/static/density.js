@@ -13,7 +13,7 @@ function drawDensities(section) {
     element("figcaption", {}, ...(data.models.length > 1 ? [swatch(model), " ", element("b", {}, data.models[model].name), ": "] : []), tailOf(entry)), plots[i])));
   // Plotly takes the width of what stands on the page.
   found.forEach(([{ model }, entry], i) => {
-    const place = `${layerName(entry.layer)}, ${entry.matrix}`;
+    const place = `${layerName(entry.layer)}${say(", ")}${entry.matrix}`;
     figureInto(plots[i], densityFigure(entry, place), say("Spectral density of {place} of {model}", { place, model: data.models[model].name }));
   });
 }

@@ -52,7 +52,7 @@ const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"
 function format(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en");
+  if (Number.isInteger(value) && size < 1e6) return (value + 0).toLocaleString("en");
   if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }

@@ -69,7 +69,8 @@ function mapsOf(section, column, shown) {
   const { measure } = section;
   if (measure.per_head) return shown.filter((s) => s.maps).map(({ model, layers, heads, maps }) => ({ model, layers, heads, ...maps[column] }));
   if (measure.category !== "matrix") return [];
-  const every = measure.series.filter((s) => s.layers.length > 1 && hasReading(s, column));
+  // A matrix whose readings are all infinite has a row without colours.
+  const every = measure.series.filter((s) => s.layers.length > 1 && (hasReading(s, column) || s.infinite[column]));
   return [...new Set(every.map((s) => s.model))].filter((model) => choice.model === null || choice.model === model).map((model) => {
     const own = every.filter((s) => s.model === model);
     const layers = [...new Set(own.flatMap((s) => s.layers))].sort((a, b) => a - b);
@@ -83,7 +84,7 @@ function drawMaps(section, column, shown) {
   const box = section.part("maps");
   for (const node of box.querySelectorAll(".map")) Plotly.purge(node);
   box.replaceChildren();
-  const drawable = mapsOf(section, column, shown).filter(({ mean }) => mean.length > 1);
+  const drawable = mapsOf(section, column, shown).filter(({ mean }) => mean.length > 1 && present(mean).length);
   if (!drawable.length) return;
   const log = section.control("log").checked;
   const values = drawable.flatMap(({ mean }) => present(mean.map((v) => scaled(v, log))));

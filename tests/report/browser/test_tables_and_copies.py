@@ -226,6 +226,25 @@ def test_matrices_that_are_called_nearly_alike_have_rows_of_their_own_and_one_al
 
 
 @pytest.mark.full
+def test_a_matrix_whose_readings_are_all_infinite_has_a_row_without_colours(opened, tiny):
+    whole = layerlab.inspect(tiny("llama"), measures=["matrices"], progress=False).to_dict()
+    data = whole["frames"]["matrices"]["data"]
+    named = list(zip(data["matrix"], data["layer"], strict=True))
+    for lost in (["mlp.up_proj"], [matrix for matrix, _ in named]):
+        data["norm"] = ["Infinity" if m in lost else 2.0 + layer for m, layer in named]
+        section = show(opened(whole), "matrices")
+        section.locator('[data-control="column"]').select_option("norm")
+        maps = section.locator(".map").evaluate_all(
+            "all => all.map(({ data: [{ y, z }] }) => "
+            "Object.fromEntries(y.map((name, i) => [name, z[i]])))"
+        )
+        if len(lost) > 1:
+            assert maps == []
+        else:
+            assert maps[0]["mlp.up_proj"] == [None, None] and maps[0]["mlp.down_proj"] == [2, 3]
+
+
+@pytest.mark.full
 def test_the_table_of_the_attention_dialog_follows_the_slider(opened):
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)

@@ -81,7 +81,8 @@ def test_a_map_of_matrices_has_a_row_for_each_and_says_what_it_leaves_out(tiny):
     found = {k: one for k, one in figures(whole).items() if k.startswith("matrices-condition-matr")}
     (drawn,) = found.values()
     rows = drawn.data[0]["y"]
-    assert len(set(rows)) == len(rows) == 3 and rows[-1] == "mlp.c_proj"
+    assert len(set(rows)) == len(rows) == 4 and list(rows[-2:]) == ["mlp.c_fc", "mlp.c_proj"]
+    assert drawn.data[0]["z"][-2] == [None, None]
     assert drawn.data[0]["z"][-1][0] is None
     assert drawn.layout["xaxis"]["title"]["text"].endswith(
         ": 3 readings are infinite, and not drawn"

@@ -159,6 +159,8 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name):
          "fp16 from layer 0 on, infinite from layer 1 on",
          "累计界限在大于等于 1 处说明不了什么：bf16 从第 0 层起为无穷大；"
          "fp16 从第 0 层起，从第 1 层起为无穷大"),
+        ("mean of 34 subjects, weighted by their questions", "34 个科目的均值（按题数加权）"),
+        ("mean of 1 of 2 parts; not run: ax-b", "2 个部分中 1 个的均值；未运行：ax-b"),
         ("", ""),
     ],
 )  # fmt: skip
@@ -268,4 +270,4 @@ def test_a_chinese_page_fits_a_phone(window):
 def test_a_remark_on_layers_is_said_in_chinese(layers, chinese):
     remark = f"bound: not applicable to ffn of {layers}, because its block was not found"
     said = language("zh").remark(f"m: {remark}", [{"name": "m"}])
-    assert said.startswith(f"m: 界限：不适用于{chinese}的 ") and "block" not in said
+    assert said.startswith(f"m：界限：不适用于{chinese}的 ") and "block" not in said

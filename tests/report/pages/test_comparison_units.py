@@ -53,6 +53,16 @@ def test_time_is_an_axis_where_a_run_has_one():
     assert not view(content)["timed"] and option not in render(content)
 
 
+@pytest.mark.parametrize(
+    ("needed", "shown"),
+    [([5, 40], "5 to 40"), ([5, None], "≥ 5"), ([None, None], "∞")],
+)
+def test_more_seeds_than_are_counted_are_told_from_none(needed, shown):
+    content = few()
+    content["rows"][1]["seeds_needed"] = needed
+    assert f'<td class="number range">{shown}</td>' in body(render(content))
+
+
 def test_a_long_verdict_stands_on_the_page_to_its_end():
     content = race()
     content["rows"][1]["said"] = "as it is said, " * 60 + "so this is no comparison"

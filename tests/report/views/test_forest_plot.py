@@ -90,6 +90,11 @@ def test_a_difference_has_as_many_digits_as_its_interval_gives_sense_to():
     assert format_signed("Infinity") == "–"
 
 
+def test_the_end_of_an_interval_near_zero_keeps_its_side_of_it():
+    assert format_signed(-0.0000012, 0.03) == "-1.2e-06"
+    assert format_signed(0.0000012, 0.03) == "+1.2e-06"
+
+
 def test_what_seeds_can_miss_beyond_the_scale_is_told():
     rows = [row("base", 0.0), row("a", 0.02, detectable=[0.01, 0.5])]
     rows.append(row("b", 0.02, detectable=[0.01, 0.02]))

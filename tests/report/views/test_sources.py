@@ -22,6 +22,13 @@ def test_every_key_that_a_page_links_has_its_entry():
     assert "arXiv 2507.20534" in page
 
 
+def test_a_title_that_is_a_question_has_no_second_mark_behind_it():
+    report = sample(["a"], findings=False)
+    report["notes"] = [{"title": "t", "text": "michel19, kimi25", "source": "Own"}]
+    page = render(report)
+    assert "Better than One?</cite> arXiv" in page and "Intelligence</cite>. arXiv" in page
+
+
 def test_what_nobody_cites_is_not_listed():
     report = sample(["a"], findings=False)
     assert "broder97" not in {source["key"] for source in find_sources(report)}
