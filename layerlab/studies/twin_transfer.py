@@ -341,8 +341,8 @@ def _mean(size: Size, pair: Pair) -> float:
 def _gap(size: Size, pair: Pair) -> str:
     found = size.differences[pair]
     if found.low is None or found.high is None:
-        return signed(found.mean, 3)
-    return f"{signed(found.mean, 3)} ({signed(found.low, 3)} to {signed(found.high, 3)})"
+        return signed(_mean(size, pair), 3)
+    return f"{signed(_mean(size, pair), 3)} ({signed(found.low, 3)} to {signed(found.high, 3)})"
 
 
 def _gap_of(size: Size, method: str) -> Gap:

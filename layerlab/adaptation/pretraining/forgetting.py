@@ -65,7 +65,7 @@ class Change:
 
     def __str__(self) -> str:
         text = f"{signed(self.value, 4)} bits per byte"
-        if self.low is None:
+        if self.low is None or self.high is None:
             return f"{text} (one {self.per} alone: no interval)"
         ends = f"[{signed(self.low, 4)}, {signed(self.high, 4)}]"
         return f"{text} {ends} over {self.units} {self.per}s"
