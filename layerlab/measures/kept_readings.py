@@ -158,7 +158,9 @@ def keep_readings(*, typed: bool = False) -> Iterator[ReadingStore]:
         if not store.save():
             raise
         if isinstance(error, UserError):
-            raise UserError(f"{error}; what was read before is kept, and not read again") from error
+            raise UserError(
+                f"{error}; what was read before is kept, and with the same measures not read again"
+            ) from error
         if not typed:
             raise
         with explain_interruption("what was read is kept"):
