@@ -252,7 +252,7 @@ def test_a_damaged_file_is_read_past_in_one_line(saved, cache, content):
 def test_an_error_says_that_readings_are_kept(saved, cache):
     given = (saved(), NAMES, 7, UserError("too much"))
     said = refuses("^too much; what was read before is kept", read, *given)
-    assert said.endswith("and not read again") and list(cache.iterdir())
+    assert said.endswith("with the same measures not read again") and list(cache.iterdir())
 
 
 def test_models_that_were_finished_before_another_fails_are_not_read_again(saved, cache):
