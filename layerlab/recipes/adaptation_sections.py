@@ -154,7 +154,7 @@ class LoraSection(Section):
 
     r: Count = 16
     lora_alpha: Positive = 32
-    lora_dropout: Share = 0.0
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     target_modules: tuple[Name, ...] | None = None
     modules_to_save: tuple[str, ...] = ()
 

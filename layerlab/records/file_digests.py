@@ -13,6 +13,7 @@ from layerlab.records.parse import read_json, seal, unseal
 from layerlab.system.files import check_regular, write_file
 
 FILE = "files.json"
+PASSING = (".lock", ".partial")  # a kill leaves them, and whoever comes next may remove them
 
 
 def hash_file(path: Path) -> str:
@@ -45,7 +46,8 @@ def hash_folder(folder: Path, *, leave: Sequence[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder, by its path in there.
 
     Args:
-        leave: patterns of folders and files right in it that do not count; hidden ones never do.
+        leave: patterns of folders and files right in it that do not count; hidden ones never do,
+            nor what a killed process left of its locks and half-written files, wherever it lies.
     """
     return {name: hash_file(folder / name) for name in _names(folder, leave)}
 
@@ -56,7 +58,8 @@ def _names(folder: Path, leave: Sequence[str]) -> list[str]:
         inside = path.relative_to(folder)
         first = Path(inside.parts[0])
         left = first.name.startswith(".") or any(map(first.match, leave))
-        if not left and not path.is_dir():
+        passing = any(one.startswith(".") and one.endswith(PASSING) for one in inside.parts)
+        if not left and not passing and not path.is_dir():
             found.append(inside.as_posix())
     return found
 

@@ -70,6 +70,10 @@ ROWS = {"name": "a", "path": "a.json"}
             r"pretrain\.lora leaves the rows of its new tokens as they begin; write pretrain\.lora",
         ),
         (
+            {**BASE, "sft": {"sources": [ROWS], "lora": {"lora_dropout": 1.0}}},
+            r"sft\.lora\.lora_dropout is 1\.0; expected a number .*below 1",
+        ),
+        (
             {**BASE, "run": {"sharding": "fsdp"}},
             r'run\.sharding is "fsdp" and run\.num_processes is 1: nothing can be shared out',
         ),

@@ -41,6 +41,14 @@ def test_a_file_too_many_is_named(folder):
         check_seal(folder)
 
 
+def test_what_a_kill_has_left_anywhere_is_no_part_of_a_folder(folder):
+    (folder / "inside" / ".run.lock").touch()
+    (folder / "inside" / ".model.0a1b2c3d.partial").mkdir()
+    (folder / "inside" / ".model.0a1b2c3d.partial" / "weights").write_text("half")
+    (folder / "inside" / ".kept").write_text("kept")
+    assert {*hash_folder(folder)} == {"a.txt", FILE, "inside/b.txt", "inside/.kept"}
+
+
 def test_a_table_without_files_is_none(folder):
     (folder / FILE).write_text(json.dumps(seal({"files": ["a.txt"]})))
     with pytest.raises(ValueError, match="names no files"):

@@ -173,5 +173,6 @@ def _check(folder: Path, files: tuple[tuple[str, str], ...], moments: tuple[int,
 
 
 def _moments(folder: Path, files: Iterable[str]) -> tuple[int, ...]:
-    """Return when each file was changed last, which no copying sets back."""
-    return tuple((folder / name).stat().st_ctime_ns for name in sorted(files))
+    """Return when each file that is there was changed last, which no copying sets back."""
+    there = (path for name in sorted(files) if (path := folder / name).exists())
+    return tuple(path.stat().st_ctime_ns for path in there)

@@ -88,8 +88,10 @@ class Bits:
         """Standard error of bits per byte over documents; None for fewer than two, or without them.
 
         sqrt(n/(n-1) * sum_i (bits_i - r * bytes_i)^2) / sum of bytes,   r bits per byte
+
+        An empty document is no other one that tells of chance.
         """
-        count = len(self.documents)
+        count = sum(one.bytes > 0 for one in self.documents)
         rate = self.bits_per_byte
         if count < 2 or rate is None:
             return None

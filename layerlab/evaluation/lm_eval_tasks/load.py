@@ -41,6 +41,7 @@ from layerlab.validation import expand_home, short_repr
 
 TRIED = 32  # questions whose templates are tried under limits
 BOTH = ("acc", "acc_norm")
+SPLITS = ("test_split", "validation_split", "training_split", "fewshot_split")
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def _load(word: str) -> Mapping[str, Any]:
         accept_first_question(),
         _by_content(),
         _hub_if(entries),
+        _name_split(entries),
     ):
         loaded = dict(manager.load([name]))
     prepare_default()
@@ -229,6 +231,22 @@ def _hub_if(entries: Sequence[Any]) -> Iterator[None]:
                 f"Hub: {why or _shorten_error(error)}; fetch it once where there is a connection, "
                 "or name a task file whose data is here (dataset_path: json)"
             ) from None
+
+
+@contextmanager
+def _name_split(entries: Sequence[Any]) -> Iterator[None]:
+    """Say which line of a task names a split that its data does not have."""
+    try:
+        yield
+    except KeyError as error:
+        for config in (one.cfg or {} for one in entries):
+            line = next((line for line in SPLITS if config.get(line) in error.args), None)
+            if line is not None:
+                raise UserError(
+                    f"its data has no split {short_repr(config[line])}, which its line {line}: "
+                    "names; name one that it has, such as a key of data_files"
+                ) from None
+        raise
 
 
 def _is_here(entry: Any) -> bool:

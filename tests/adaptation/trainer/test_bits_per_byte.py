@@ -171,7 +171,10 @@ def test_the_error_is_that_of_the_ratio_over_documents():
     assert found.bits_per_byte == 2
     # Residuals are 6 - 2 and 2 - 6; sqrt(2 / 1 * (16 + 16)) / 4.
     assert found.error == pytest.approx(2)
-    assert Bits(documents=two[:1], start="", context=4, unseen=0).error is None
+    empty = Document(0.0, 0, 0)
+    assert Bits(documents=(*two, empty), start="", context=4, unseen=0).error == found.error
+    for one in (two[:1], (two[0], empty)):
+        assert Bits(documents=one, start="", context=4, unseen=0).error is None
     assert found.to_dict()["bytes"] == 4
 
 
