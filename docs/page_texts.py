@@ -42,6 +42,8 @@ WORDS = (
     *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
     *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
     "{value} updates",
+    "mean of {there} tasks{how}",
+    "mean of {there} of {wanted} tasks{how}; not run: {missing}",
     "{value} powers of ten",
     *("looks", "look", "smallest", "largest", "smaller", "is", "are", "seeds"),
     *("grows", "shrinks", "rises", "falls", "short", "long", "trained heads"),
