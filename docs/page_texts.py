@@ -42,6 +42,7 @@ WORDS = (
     *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
     *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
     "{value} updates",
+    ", line {number}",
     "mean of {there} tasks{how}",
     "mean of {there} of {wanted} tasks{how}; not run: {missing}",
     "{value} powers of ten",
