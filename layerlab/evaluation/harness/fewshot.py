@@ -40,9 +40,11 @@ class Shots:
         """
         if not self.shortened:
             return str(self.asked) + (f" ({self.unfit} too long)" if self.unfit else "")
-        words = [f"least {self.least}", f"{self.shortened} shortened"]
-        words += [f"{self.unfit} too long"] if self.unfit else []
-        return f"{self.mean:.1f} of {self.asked} ({', '.join(words)})"
+        unfit = f", {self.unfit} too long" if self.unfit else ""
+        return (
+            f"{self.mean:.1f} of {self.asked} (least {self.least}, "
+            f"{self.shortened} shortened{unfit})"
+        )
 
 
 def sum_up(asked: int, used: Sequence[int], unfit: int = 0) -> Shots:

@@ -39,6 +39,8 @@ _DRAWING = "plotly-cartesian.min.js.gz"
 DRAWING = "drawing.js"
 # What every page does: its words, its colours, its buttons to copy, and its tables.
 _SHARED = ("data.js", "say.js", "element.js", "theme.js", "copy.js", "tables.js")
+# Infinities as report.json writes them, and as a reader is shown them.
+_INFINITE = {"Infinity": "∞", "-Infinity": "−∞"}
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -184,24 +186,25 @@ def number(value: Any) -> str:
     """Write a number for a reader: four digits, thousands apart, a dash where there is none.
 
     Example:
-        >>> number(131.2471), number(812544), number(-0.0), number(None)
-        ('131.2', '812,544', '0', '–')
+        >>> number(131.2471), number(812544), number(-0.0), number(None), number("Infinity")
+        ('131.2', '812,544', '0', '–', '∞')
     """
     if value is None or isinstance(value, bool) or not isinstance(value, int | float):
-        return "–" if value is None else text.prose(str(value))
+        return "–" if value is None else _INFINITE.get(str(value)) or text.prose(str(value))
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value + 0:.4g}"  # plus 0: no zero has a sign
 
 
 def whole(value: Any) -> str:
-    """Return the attribute that holds a number with all its digits; "" for what is none.
+    """Return the attribute that holds a number as the files have it; "" for what is none.
 
     Example:
         >>> whole(0.123456), whole("a")
         (Markup(' data-value="0.123456"'), '')
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numeric and str(value) not in _INFINITE:
         return ""
     return Markup(' data-value="{}"').format(value)
 

@@ -161,6 +161,14 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name):
          "fp16 从第 0 层起，从第 1 层起为无穷大"),
         ("mean of 34 subjects, weighted by their questions", "34 个科目的均值（按题数加权）"),
         ("mean of 1 of 2 parts; not run: ax-b", "2 个部分中 1 个的均值；未运行：ax-b"),
+        ("C-Eval: law_val.csv, line 23: the option 'x' stands there twice; it is scored as "
+         "published; so are 3 more",
+         "C-Eval：law_val.csv 第 23 行：选项 'x' 出现两次；按公布的计分；另有 3 处如此"),
+        ("mean of 20 tasks", "20 个任务的均值"),
+        ("mean of 3 of 20 tasks; not run: a, b", "20 个任务中 3 个的均值；未运行：a, b"),
+        ("0.3 of 5 (least 0, 12 shortened)", "5 个示例中平均 0.3 个（最少 0，12 题减少示例）"),
+        ("3.2 of 5 (least 2, 7 shortened, 1 too long)",
+         "5 个示例中平均 3.2 个（最少 2，7 题减少示例，1 题过长）"),
         ("", ""),
     ],
 )  # fmt: skip
