@@ -206,6 +206,7 @@ def run_adaptation(pipeline: AdaptationPlan, *, progress: bool = True) -> Adapta
             shown.note(remark)
         for stage in pipeline.stages:
             if _is_done(store.read(stage.key), arms[stage.arms[0]]):
+                remove_checkpoints(store.of(stage.key))  # of a process that was killed doing so
                 shown.end(stage.key, "kept")
                 continue
             _carry(
