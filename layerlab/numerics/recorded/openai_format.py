@@ -7,6 +7,7 @@ from layerlab.errors import UserError
 from layerlab.numerics.recorded.plain_format import TokensRead
 from layerlab.numerics.recorded.vllm_format import (
     NO_PROMPT,
+    NUMBER,
     PROMPT,
     check_list,
     find_first,
@@ -76,7 +77,8 @@ def _read_text(row: Any, holder: str) -> bytes:
     if isinstance(given, list) and all(isinstance(one, int) and one in range(256) for one in given):
         return bytes(given)
     if given is None and isinstance(row, Mapping) and isinstance(row.get("token"), str):
-        return str(row["token"]).encode()
+        # Half of a pair of surrogates is no character; no tokenizer makes what it is read as.
+        return str(row["token"]).encode(errors="surrogatepass")
     raise UserError(
         f'{holder} has the token {short_repr(row)}; expected {{"token": TEXT, "logprob": NUMBER}}, '
         "with bytes from 0 to 255 where there are any"
@@ -86,7 +88,7 @@ def _read_text(row: Any, holder: str) -> bytes:
 def _find_ids(texts: Sequence[bytes], tokenizer: Any, holder: str) -> list[int]:
     """Return the ids of tokens given as texts: those of the whole text, if it is cut the same."""
     spelled = [one.decode(errors="replace") for one in texts]
-    if all(one.startswith(ID) and one[len(ID) :].isdecimal() for one in spelled):
+    if all(one.startswith(ID) and NUMBER.fullmatch(one[len(ID) :]) for one in spelled):
         return [int(one[len(ID) :]) for one in spelled]
     if tokenizer is None:
         raise UserError(f"{holder} has tokens as texts, and the model no tokenizer to read them by")

@@ -63,8 +63,8 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
             )
         if not 0 <= token < vocabulary:
             raise UserError(
-                f"{holder} has token {token}, the model knows {vocabulary} from 0: is it the model"
-                " that was asked?"
+                f"{holder} has token {short_repr(token)}, the model knows {vocabulary} from 0: is"
+                " it the model that was asked?"
             )
     for position, one in enumerate(logprobs):
         if one is not None:

@@ -1,5 +1,6 @@
 """Records of a prompt by vLLM: at each place the tokens that were looked at, by their ids."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from layerlab.numerics.recorded.plain_format import TokensRead
 from layerlab.validation import short_repr
 
 PROMPT, PLACES = "prompt_token_ids", "prompt_logprobs"
+NUMBER = re.compile(r"\d{1,18}")  # an id as text; one of thousands of digits Python does not read
 NO_PROMPT = (
     "{holder} has the tokens of an answer without those of its prompt; ask the server to echo the "
     "prompt, or put {name} beside them"
@@ -98,7 +100,7 @@ def check_list(given: Any, name: str) -> list[Any]:
 
 def _only(entry: Any, number: int, holder: str) -> int:
     """Return the one token of a place, where nothing else says which it was."""
-    if isinstance(entry, Mapping) and len(entry) == 1 and str(next(iter(entry))).isdecimal():
+    if isinstance(entry, Mapping) and len(entry) == 1 and NUMBER.fullmatch(next(iter(entry))):
         return int(next(iter(entry)))
     raise UserError(
         f"{holder} does not say which token stands at {number}; ask the engine for {PROMPT} as well"

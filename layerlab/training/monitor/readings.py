@@ -21,6 +21,7 @@ from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.quantities.weights.querykey import NORMED
 from layerlab.measures.support.attention_pass import End, HeadQuantity, read_joined
+from layerlab.measures.support.centring import precise
 from layerlab.measures.support.lanczos import Perron, Process
 from layerlab.measures.support.products import Profile
 from layerlab.observe.architecture.parameter_layers import layer_of
@@ -218,11 +219,20 @@ class Reading:
             )
             return
         norms = torch.stack(gradient_norms(gradients))
-        self._waiting.append((norms, partial(self._add_gradients, layers, total)))
+        self._waiting.append((norms, partial(self._add_gradients, gradients, layers, total)))
 
     def _add_gradients(
-        self, layers: Mapping[int, list[int]], total: float | None, norms: list[float]
+        self,
+        gradients: Sequence[Tensor],
+        layers: Mapping[int, list[int]],
+        total: float | None,
+        norms: list[float],
     ) -> None:
+        # Squares beyond the range of float32 are taken again, of one gradient at a time.
+        lost = [number for number, one in enumerate(norms) if one in (0.0, inf)]
+        wide = [gradient_norms([precise(gradients[number])])[0] for number in lost]
+        for number, one in zip(lost, read_host(wide), strict=True):
+            norms[number] = one.item()
         whole = _length(norms)
         # Clipping has scaled them all by one factor.
         factor = 1.0 if total is None or whole == 0 else total / whole

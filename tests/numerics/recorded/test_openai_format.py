@@ -56,7 +56,7 @@ def test_bytes_say_which_token_ends_within_a_character(tmp_path, tokenizer):
         assert found.token_ids == (5, *ids)
 
 
-@pytest.mark.parametrize("named", ["token_id:x", "5"])
+@pytest.mark.parametrize("named", ["token_id:x", "5", "token_id:" + "7" * 5000], ids=len)
 def test_what_spells_no_id_is_a_text(tmp_path, named):
     path = write(tmp_path, {"logprobs": {"tokens": ["token_id:5", named], "token_logprobs": []}})
     refuses("tokens as texts, and the model no tokenizer", read_records, path, 9)
@@ -80,6 +80,11 @@ def test_a_blank_that_a_token_loses_alone_makes_it_no_other(tmp_path):
     row = {"logprobs": {"tokens": ["a", " b"], "token_logprobs": [None, -1.0]}}
     (found,) = read_records(write(tmp_path, row), 3, cutting)
     assert found.token_ids == (0, 1)
+
+
+def test_half_of_a_character_is_no_token(tmp_path, tokenizer):
+    row = {"logprobs": {"tokens": ["a", "\ud83d"], "token_logprobs": [None, -1.0]}}
+    refuses("ask the engine for token ids", read_records, write(tmp_path, row), 512, tokenizer)
 
 
 def test_other_tokens_than_the_tokenizer_makes_are_refused(tmp_path, tokenizer):

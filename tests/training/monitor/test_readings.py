@@ -21,6 +21,20 @@ def test_gradients_in_float64_are_told_beside_others():
     assert values(monitor, "gradient")[None, None] == pytest.approx(squares**0.5, rel=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-40, 1e25])
+def test_gradients_whose_squares_float32_does_not_hold_are_told(size):
+    model = ours()
+    monitor = Monitor(model, on_alarm=None)
+    loss_of(model, batch(9)).backward()
+    for one in model.parameters():
+        one.grad.fill_(size)
+    model.lm_head.weight.grad.zero_()
+    count = sum(one.numel() for one in model.parameters()) - model.lm_head.weight.numel()
+    monitor.step()
+    exact = torch.tensor(size).item() * count**0.5
+    assert values(monitor, "gradient")[None, None] == pytest.approx(exact, rel=1e-6, abs=0.0)
+
+
 @pytest.mark.parametrize("head", [0, 1])
 def test_the_newest_reading_tells_of_one_head_that_is_not_finite(head):
     model = ours()
