@@ -106,8 +106,9 @@ class Reading:
 
     def _read(self) -> None:
         """Wait for all that was measured, and make rows of it."""
-        found = read_host([values for values, _ in self._waiting])
-        for values, (_, hand_over) in zip(found, self._waiting, strict=True):
+        waiting, self._waiting = self._waiting, []  # what waits holds gradients, and this object
+        found = read_host([values for values, _ in waiting])
+        for values, (_, hand_over) in zip(found, waiting, strict=True):
             hand_over(values.tolist())
         for place, each in sorted(self._values.items(), key=lambda one: one[0][0]):
             _, layer, head, measure = place

@@ -1,5 +1,7 @@
 """Readings of gradients in any dtype, and of heads that are not finite."""
 
+import gc
+import weakref
 from math import isnan, nan
 
 import pytest
@@ -33,6 +35,21 @@ def test_gradients_whose_squares_float32_does_not_hold_are_told(size):
     monitor.step()
     exact = torch.tensor(size).item() * count**0.5
     assert values(monitor, "gradient")[None, None] == pytest.approx(exact, rel=1e-6, abs=0.0)
+
+
+def test_no_gradient_waits_for_the_garbage_collector():
+    model = ours()
+    monitor = Monitor(model)
+    loss_of(model, batch(9)).backward()
+    held = [weakref.ref(one.grad) for one in model.parameters()]
+    gc.collect()
+    gc.disable()
+    try:
+        monitor.step()
+        model.zero_grad()
+        assert not any(one() is not None for one in held)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("head", [0, 1])
