@@ -140,6 +140,11 @@ def _rows(context: ModelContext, names: Sequence[str]) -> dict[str, Any]:
     for number, tokens in enumerate(context.sequences):
         context.step("float64 reference")
         again = reruns(context, tokens)
+        if again.front is None:
+            reasons["front"] = (
+                f"{layer_name(EMBEDDING)}: neither predicted nor bounded, because no module gives "
+                "the stream there"
+            )
         context.step("a-priori bounds")
         before = apriori(context, tokens, names, reasons)
         for name in names:

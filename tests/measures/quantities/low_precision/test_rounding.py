@@ -5,6 +5,7 @@ from math import inf, isnan
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GraniteConfig
 
 from layerlab import UserError, emulate
 from layerlab.console.progress import Progress
@@ -126,6 +127,19 @@ def test_what_overflows_is_said_and_is_no_error_of_the_program(tiny):
     found = measured(model, "rounding", formats="fp8_e5m2:inf,bf16")
     assert any("fp8_e5m2:inf overflows" in note for note in found.notes["rounding"])
     assert not any("bf16 overflows" in note for note in found.notes["rounding"])
+
+
+@pytest.mark.full
+def test_a_stream_that_no_module_gives_is_neither_predicted_nor_bounded_and_says_so(tiny):
+    plain = tiny("llama")
+    options = {**plain.config.to_dict(), "embedding_multiplier": 2.0}
+    granite = AutoModelForCausalLM.from_config(GraniteConfig(**options)).eval()
+    scaled = measured(granite, "rounding", formats="bf16")
+    assert any("no module gives the stream there" in one for one in scaled.notes["rounding"])
+    front = [row for row in scaled.rows["rounding"] if row["layer"] == EMBEDDING]
+    assert front and all(isnan(row["running"]) and row["mean"] > 0 for row in front)
+    notes = measured(plain, "rounding", formats="bf16").notes.get("rounding", ())
+    assert not any("no module" in one for one in notes)
 
 
 def test_a_divergence_is_that_of_the_definition():
