@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.experiments.analysis.ladder_table import HEADS, list_cells, list_sentences
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
@@ -263,4 +263,4 @@ def _differs(found: Json | None) -> str:
     count = found["parameters"]
     if not count or not count["difference"]:
         return places
-    return f"{places} ({signed(count['percent'], 1)} % parameters)"
+    return f"{places} ({difference(count['percent'], 1)} % parameters)"

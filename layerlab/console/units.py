@@ -24,11 +24,11 @@ def amount(value: int | float | None, unit: str = "") -> str:
     return f"{value:.{digits}f} {_PREFIXES[power]}{unit}".rstrip()
 
 
-def signed(value: int | float, places: int) -> str:
+def difference(value: int | float, places: int) -> str:
     """Format a difference with its sign: so many decimals, or two digits where they say only 0.
 
     Example:
-        >>> signed(0.5, 2), signed(-0.0000123, 4), signed(-0.0, 2)
+        >>> difference(0.5, 2), difference(-0.0000123, 4), difference(-0.0, 2)
         ('+0.50', '-1.2e-05', '+0.00')
     """
     digits = f".{places}f"

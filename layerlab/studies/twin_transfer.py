@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.experiments.statistics.additive_model import Additive, presence
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import holm
@@ -339,10 +339,10 @@ def _mean(size: Size, pair: Pair) -> float:
 
 
 def _gap(size: Size, pair: Pair) -> str:
-    found = size.differences[pair]
+    found, mean = size.differences[pair], difference(_mean(size, pair), 3)
     if found.low is None or found.high is None:
-        return signed(_mean(size, pair), 3)
-    return f"{signed(_mean(size, pair), 3)} ({signed(found.low, 3)} to {signed(found.high, 3)})"
+        return mean
+    return f"{mean} ({difference(found.low, 3)} to {difference(found.high, 3)})"
 
 
 def _gap_of(size: Size, method: str) -> Gap:

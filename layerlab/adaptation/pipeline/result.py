@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from layerlab.console.tables import grids, printable
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
@@ -140,11 +140,11 @@ class AdaptationResult:
         found = []
         for one in self.content["changes"]:
             word = "forgetting" if one["kind"] == "general" else f"{one['kind']} text"
-            line = f"{printable(one['arm'])}, {word}: {signed(one['value'], 4)} bits per byte"
+            line = f"{printable(one['arm'])}, {word}: {difference(one['value'], 4)} bits per byte"
             if one["against"] != "before":
                 line += f" against {printable(one['against'])}"
             if one["low"] is not None:
-                ends = f"[{signed(one['low'], 4)}, {signed(one['high'], 4)}]"
+                ends = f"[{difference(one['low'], 4)}, {difference(one['high'], 4)}]"
                 line += f" {ends} over {one['n']} {one['over']}"
             found.append(line)
         return found

@@ -18,7 +18,7 @@ from layerlab.adaptation.pretraining.forgetting import (
     change,
 )
 from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, BlockDataset
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.records.events import EventLog
 
@@ -224,6 +224,6 @@ class Curves(TrainerCallback, ExportableState):
         facts += [f"loss {self._loss:.4g}"] if self._loss is not None else []
         for kind, found in self.changes().items():
             word = {DOMAIN: "", GENERAL: " forgotten"}[kind] if found.value > 0 else ""
-            change = f"{signed(found.value, 4)}{word}"
+            change = f"{difference(found.value, 4)}{word}"
             facts.append(f"{kind} {self.now[kind].bits_per_byte:.4f} ({change})")
         self.progress(", ".join(facts), state.global_step / max(1, state.max_steps))

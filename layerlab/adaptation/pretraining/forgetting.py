@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.corpus.batches import IGNORED, EvalBlocks, bits_per_byte
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.validation import passes, predict
@@ -64,10 +64,10 @@ class Change:
     level: float = LEVEL
 
     def __str__(self) -> str:
-        text = f"{signed(self.value, 4)} bits per byte"
+        text = f"{difference(self.value, 4)} bits per byte"
         if self.low is None or self.high is None:
             return f"{text} (one {self.per} alone: no interval)"
-        ends = f"[{signed(self.low, 4)}, {signed(self.high, 4)}]"
+        ends = f"[{difference(self.low, 4)}, {difference(self.high, 4)}]"
         return f"{text} {ends} over {self.units} {self.per}s"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from layerlab.console.tables import grids, plain
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.evaluation.paired.sentences import TASK, is_beyond
 from layerlab.records.json_values import Record
 
@@ -74,8 +74,8 @@ def _cells(row: Record) -> list[str]:
     return [
         row["task"],
         row["verdict"],
-        signed(scale * row["difference"], 2),
-        "-" if low is None else f"{signed(scale * low, 2)} to {signed(scale * high, 2)}",
+        difference(scale * row["difference"], 2),
+        "-" if low is None else f"{difference(scale * low, 2)} to {difference(scale * high, 2)}",
         "-" if row["holm"] is None else f"{row['holm']:.2g}",
         flips,
         "> 100" if is_beyond(row) else detectable,

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from layerlab.console import tables
 from layerlab.console.tables import plain
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.evaluation.benchmarks.spec import full_name
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.metrics.estimates import Mean
@@ -324,6 +324,6 @@ def _difference(row: Record) -> str:
         return incomplete(row)
     if row.get("share", True):
         error = f" +- {100 * row['error']:.2f}" if row["error"] else ""
-        return f"{signed(100 * row['difference'], 2)}{error}"
+        return f"{difference(100 * row['difference'], 2)}{error}"
     error = f" +- {row['error']:.2g}" if row["error"] else ""
     return f"{row['difference'] + 0:+.4g}{error}"

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.console.tables import WORDS, grids, plain
-from layerlab.console.units import amount, duration, signed
+from layerlab.console.units import amount, difference, duration
 from layerlab.experiments.analysis.ladder_table import ladder_table
 from layerlab.experiments.analysis.verdict import number
 from layerlab.records.json_values import Record
@@ -42,7 +42,7 @@ _COLUMNS: dict[str, Callable[[Record, str], str]] = {
     "detectable": lambda row, _: _range(row["detectable"]),
     "start": lambda row, _: _number(row["start"], sign=True),
     "rate": lambda row, _: _short(row["rate"], "g"),
-    "match %": lambda row, _: "-" if row["mismatch"] is None else signed(row["mismatch"], 2),
+    "match %": lambda row, _: "-" if row["mismatch"] is None else difference(row["mismatch"], 2),
     "parameters": lambda row, _: _short(row["parameters"], ",.0f"),
     "tokens/s": lambda row, _: _short(row["tokens_per_second"], ",.0f"),
     "memory": lambda row, _: _memory(row["peak_memory_bytes"]),
@@ -318,5 +318,5 @@ def _change(one: Mapping[str, Any]) -> str:
 def _more(count: Mapping[str, Any], name: str) -> str:
     if not count["difference"]:
         return f"as many {name}"
-    share = "" if count["percent"] is None else f" ({signed(count['percent'], 2)} %)"
+    share = "" if count["percent"] is None else f" ({difference(count['percent'], 2)} %)"
     return f"{count['difference']:+,.0f} {name}{share}"

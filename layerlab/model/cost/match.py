@@ -9,7 +9,7 @@ from typing import Any
 
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design, find_model
@@ -53,7 +53,7 @@ class Match:
         """Return what was changed, to what, and the difference left, as `inner 344, +0.04 %`."""
         size = _SET.get(self.by)
         setting = f"{size} {getattr(self.shape, size)}" if size else "no size changed"
-        return f"{setting}, {signed(self.percent, 2)} %"
+        return f"{setting}, {difference(self.percent, 2)} %"
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Match:
         setting = f"{size}={getattr(self.shape, size)}" if size else "no size changed"
         return (
             f"{setting}: {self.found:,} {_unit(self.on)} against {self.wanted:,}, "
-            f"{self.mismatch:+,} ({signed(self.percent, 3)} %)"
+            f"{self.mismatch:+,} ({difference(self.percent, 3)} %)"
         )
 
 

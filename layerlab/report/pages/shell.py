@@ -25,7 +25,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.report.i18n.language import ENGLISH, Language, language
 from layerlab.report.i18n.template import fill
 from layerlab.report.views import model_cards, sources, text
@@ -174,7 +174,7 @@ def environment(lang: str = ENGLISH) -> Environment:
         "cited": sources.link_sources,
         "name": lambda value: text.prose(str(value), 60),
         "number": number,
-        "signed": signed,
+        "signed": difference,
         "whole": whole,
         "moment": lambda value: moment(value, translator),
         "option": option,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from layerlab.console.units import signed
+from layerlab.console.units import difference
 from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import labels
 from layerlab.report.views.curves import short
@@ -69,7 +69,7 @@ def format_signed(value: Any, width: Any = None) -> str:
         return "–"
     if about:
         places = min(9, max(0, 2 - math.floor(math.log10(abs(about)))))
-        return signed(number, places)
+        return difference(number, places)
     return f"{number:+.4g}" if number else "0"
 
 
