@@ -301,7 +301,7 @@ def test_a_token_is_one_visible_word(index):
 
 def test_numbers_are_short_and_absent_ones_are_a_dash():
     assert number(0.123456) == "0.1235"
-    assert number("Infinity") == "Infinity"
+    assert number("Infinity") == "∞"
     assert option({"a": {"b": 1}, "c": {}}) == "a (b=1), c"
     assert option(["x", 1]) == "x, 1"
 
