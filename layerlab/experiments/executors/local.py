@@ -56,9 +56,10 @@ class RunOutcome:
 
     @property
     def text(self) -> str:
-        """The outcome in words: finished, diverged, or why it failed."""
+        """The outcome in words: finished, skipped, diverged, or why it failed."""
         if self.result is not None:
-            return "diverged" if self.result.get("diverged") else "finished"
+            well = "skipped" if self.ending == "skipped" else "finished"
+            return "diverged" if self.result.get("diverged") else well
         if self.ending != "failed":
             return self.ending
         why = f" ({self.why})" if self.why else ""
