@@ -79,6 +79,7 @@ def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record):
     assert "<b>layerlab</b><span> study rounding-input</span>" in chinese
     assert '<html lang="zh">' in chinese and not CHINESE.search("".join(texts(english)))
     said = texts(chinese)
+    said.remove("study rounding-input")  # as it is typed
     assert [text for text in said if PROSE.search(text)] == []
     # Words of the English page that are the Chinese page's, too.
     kept = {text for text in texts(english) if text in said and not same(text)}
