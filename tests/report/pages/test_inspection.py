@@ -262,7 +262,7 @@ def test_the_page_says_which_part_of_a_text_was_read_and_what_is_hashed():
     assert "on the first 2,048 tokens of input.txt, in 4 samples of 512 tokens." in page
     assert "input.txt; hash of the whole text: sha256:ab" in page
     chinese = " ".join(render(report, "zh").split())
-    assert "input.txt 的前 2,048 个 token 上" in chinese and "每段 512 个 token" in chinese
+    assert "input.txt”的前 2,048 个 token 上" in chinese and "每段 512 个 token" in chinese
     assert "全文的散列值：" in chinese
     report["text"]["sequences"][3]["tokens"] = 31
     assert "4 sequences, 1,567 tokens of input.txt." in " ".join(render(report).split())
