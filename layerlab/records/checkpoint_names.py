@@ -52,13 +52,18 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def remove_own(paths: Iterable[Path]) -> None:
-    """Remove checkpoints that hold nothing else.
-
-    Each first takes the name of one that is half-written: what a kill leaves is damaged for nobody.
-    """
+    """Remove checkpoints that hold nothing else."""
     for path in filter(is_checkpoint, paths):
-        with suppress(OSError):
-            path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial"))
+        set_aside(path)
+
+
+def set_aside(path: Path) -> None:
+    """Give a checkpoint the name of one that is half-written, for `remove_partials` to remove.
+
+    What a kill leaves of a removal is damaged for nobody.
+    """
+    with suppress(OSError):
+        path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial"))
 
 
 def remove_partials(folder: Path, *names: str) -> None:

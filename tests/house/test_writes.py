@@ -33,7 +33,6 @@ FILLS = {"fill", "_fill", "fill_for_good"}
 REASONS = {
     "adaptation/pipeline/overhead.py measure_rates": "a temporary folder",
     "adaptation/pretraining/replay.py mix_texts": "a temporary folder",
-    "adaptation/trainer/own_folder.py remove_checkpoints": "its own, whose seal names every file",
     "adaptation/trainer/own_folder.py BeginCallback._write": "its own list of checkpoints",
     "api/adapt.py _carry": "makes the folder of a stage",
     "corpus/stored.py lock_in_turn": "half of what lies in the cache, under its lock",
@@ -68,7 +67,7 @@ REASONS = {
     "numerics/formats/kernel.py _workshop": "a folder of a name that is drawn at random",
     "numerics/formats/kernel.py _compile": "into that folder",
     "records/checkpoint_names.py remove_checkpoints": "an empty folder",
-    "records/checkpoint_names.py remove_own": "checkpoints that hold nothing else",
+    "records/checkpoint_names.py set_aside": "checkpoints that are to be removed, whole",
     "records/checkpoint_names.py remove_partials": "what is left of its own, in a locked folder",
     "records/events.py EventLog._cut": "the journal of a locked run, back to its checkpoint",
     "records/events.py EventLog._append": "the journal of a locked run",

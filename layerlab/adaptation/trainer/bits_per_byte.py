@@ -89,7 +89,7 @@ class Bits:
 
         sqrt(n/(n-1) * sum_i (bits_i - r * bytes_i)^2) / sum of bytes,   r bits per byte
 
-        An empty document is no other one that tells of chance.
+        Empty documents do not count.
         """
         count = sum(one.bytes > 0 for one in self.documents)
         rate = self.bits_per_byte

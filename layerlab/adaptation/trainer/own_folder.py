@@ -1,16 +1,14 @@
 """Keeps what a call did not write: its folder is empty at first, and its own afterwards."""
 
 import re
-import secrets
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
 from layerlab.errors import UserError
-from layerlab.records.checkpoint_names import remove_partials
+from layerlab.records.checkpoint_names import remove_partials, set_aside
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import extra_files
 from layerlab.system.files import OnlyOwn, check_links, read_whole, write_file
@@ -45,15 +43,11 @@ def check_own(out: Path) -> None:
 
 
 def remove_checkpoints(out: Path, keep: int = 0) -> None:
-    """Remove all but the newest checkpoints, and no folder with files of the user's.
-
-    Each first takes the name of one that is half-written: what a kill leaves is removed next time.
-    """
+    """Remove all but the newest checkpoints, and no folder with files of the user's."""
     names = sorted(_checkpoints(out), key=lambda name: int(name.partition("-")[2]))
     for one in (out / name for name in names[: len(names) - keep]):
         if not any(_list_new(one, _read_begun(out))):
-            with suppress(OSError):
-                one.rename(out / f".{one.name}.{secrets.token_hex(4)}.partial")
+            set_aside(one)
     remove_partials(out, "checkpoint-*")
 
 

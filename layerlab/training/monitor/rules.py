@@ -19,7 +19,7 @@ from layerlab.training.monitor.readings import ReadingRow
 GAUSSIAN = 1.4826
 """Standard deviations of Gaussian numbers in one median absolute deviation."""
 FEW = 3
-"""Losses; up to `least` only the largest by its size and 1 more, twice it and 1, is a spike."""
+"""Losses; up to `least` a spike is above the largest, plus its absolute value, plus 1."""
 CONSTANT = 0.01
 """A loss deviates by at least this share of its median: less is as good as constant."""
 SKIPPED = 16
