@@ -100,7 +100,7 @@ def check_list(given: Any, name: str) -> list[Any]:
 
 def _only(entry: Any, number: int, holder: str) -> int:
     """Return the one token of a place, where nothing else says which it was."""
-    if isinstance(entry, Mapping) and len(entry) == 1 and NUMBER.fullmatch(next(iter(entry))):
+    if isinstance(entry, Mapping) and len(entry) == 1 and NUMBER.fullmatch(str(next(iter(entry)))):
         return int(next(iter(entry)))
     raise UserError(
         f"{holder} does not say which token stands at {number}; ask the engine for {PROMPT} as well"
