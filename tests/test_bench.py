@@ -308,3 +308,19 @@ def test_bytes_that_a_pass_keeps_are_those_of_its_tensors(bench):
     # Gates and features of three experts more, which are kept at the least.
     inner = build("llama", width=64).config.shape().inner
     assert wide - llama > 3 * 2 * 6 * widths * inner / 64 / 2
+
+
+def test_the_roofline_counts_products_bytes_and_operations(bench):
+    made = bench("numerics/roofline")
+    limits = made["argparse"].Namespace(products=1e-9, half=2e-9, memory=1e-3)  # 1, 2 kFLOP/s
+    with made["Counting"](limits) as counting:
+        torch.ones(4, 8) @ torch.ones(8).expand(3, 8).T  # 2 * 4 * 8 * 3 products
+        with counting.decomposing():
+            torch.ones(64, 64) @ torch.ones(64, 64)
+    cost = counting.costs["forward and the rest"]
+    assert dict(cost.flops) == {"float32": 192}
+    assert cost.moved == 4 * (32 + 8 + (32 + 8 + 12))  # both are made, then read
+    assert cost.device == pytest.approx(0.192 + 4 * 40 / 1e9)
+    assert cost.host > 0
+    names = made["Cost"](moved=10, operations=5).extend(made["Cost"](moved=13, operations=7), 15)
+    assert (names.moved, names.operations) == (55, 35)
