@@ -16,7 +16,7 @@ from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.renamed_settings import current_settings
 from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import claimant
-from layerlab.studies.support.false_discovery import chance, format_rate, rates
+from layerlab.studies.support.false_discovery import find_p_value, format_rate, rates
 
 PARTS = runpy.run_path(str(Path(__file__).with_name("table.py")))
 table, listed = PARTS["table"], PARTS["listed"]
@@ -98,7 +98,9 @@ def _discovered(found: Mapping[str, Json | None]) -> dict[str, Json | None]:
         for kind in ("claims", "rows")
         for one in (content or {}).get(kind) or ()
     ]
-    found_rates = rates([chance(one) if kind == "claims" else one["p"] for _, kind, one in words])
+    found_rates = rates(
+        [find_p_value(one) if kind == "claims" else one["p"] for _, kind, one in words]
+    )
     rated: dict[str, dict[str, list[Json]]] = {name: {"claims": [], "rows": []} for name in found}
     for (name, kind, one), rate in zip(words, found_rates, strict=True):
         rated[name][kind].append({**one, "q": rate})

@@ -198,26 +198,26 @@ def run_adaptation(pipeline: AdaptationPlan, *, progress: bool = True) -> Adapta
         stack.enter_context(lock_folder(pipeline.out))
         check_adaptation_folder(pipeline.out)  # refuses before the work what is not to be lost
         stack.enter_context(with_threads(pipeline.recipe.run.threads))
-        shown: Progress = NullProgress()
+        stages_view: Progress = NullProgress()
         if progress:
             titles = {one.key: one.title(len(arms)) for one in pipeline.stages}
-            shown = stack.enter_context(StagesDisplay(titles))
+            stages_view = stack.enter_context(StagesDisplay(titles))
         if remark := store.other_base(pipeline.stages):
-            shown.note(remark)
+            stages_view.note(remark)
         for stage in pipeline.stages:
             if _is_done(store.read(stage.key), arms[stage.arms[0]]):
                 remove_checkpoints(store.of(stage.key))  # of a process that was killed doing so
-                shown.end(stage.key, "kept")
+                stages_view.end(stage.key, "kept")
                 continue
             _carry(
                 StageContext(
                     arms[stage.arms[0]],
                     stage,
                     store,
-                    partial(shown.tell, stage.key),
+                    partial(stages_view.tell, stage.key),
                     pipeline.load,
                 ),
-                shown,
+                stages_view,
             )
         content = Tally(pipeline.recipe, pipeline.stages, store).content()
         content |= _compare(pipeline, content)
@@ -264,18 +264,18 @@ def base(context: StageContext) -> Json:
     folder = task.folder(run) / MODEL
     own = {name: result[name] for name in ("updates", "tokens", "nats", "bits_per_byte")}
     place_of = str(folder.relative_to(context.folder))
-    told = {"name": training.name, **_facts(load_model(str(folder))), "trained": own}
-    return {"model": place_of, "words": place_of, "result": told}
+    facts = {"name": training.name, **_facts(load_model(str(folder))), "trained": own}
+    return {"model": place_of, "words": place_of, "result": facts}
 
 
 def evaluate_stage(context: StageContext) -> Json:
     """Evaluate a model after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     asked = _identify_questions(context.recipe)
-    told = measure_texts(
+    scores = measure_texts(
         context, left_out
     )  # benchmarks load the model for themselves: this one is let go
-    return {"result": {**told, **_ask(context, left_out), "left_out": left_out}, ASKED: asked}
+    return {"result": {**scores, **_ask(context, left_out), "left_out": left_out}, ASKED: asked}
 
 
 def _identify_questions(recipe: AdaptationRecipe) -> Json:

@@ -244,7 +244,7 @@ def _ask(
     total = questions * len(question.models) * len(question.arithmetics)
     with ExitStack() as stack:
         bar = EvaluationBar(total)
-        shown: Progress = stack.enter_context(bar) if progress else NullProgress()
+        task_progress: Progress = stack.enter_context(bar) if progress else NullProgress()
         for model in question.models:
             with quiet_libraries():
                 loaded = _load(question, model)
@@ -259,7 +259,7 @@ def _ask(
                     arithmetic=arithmetic,
                     options=question.options,
                     cache=cache,
-                    progress=shown,
+                    progress=task_progress,
                 )
                 with threads(loaded.model.num_parameters()), evaluation_mode(loaded.model):
                     records.extend(sit.records(leaves))
@@ -319,8 +319,8 @@ def _sum(
         "remarks": remarks,
     }
     if question.against is not None:
-        found, said = differences(question.against.content, arms, records)
-        content |= {"compared": found, "remarks": [*remarks, *said]}
+        found, lines = differences(question.against.content, arms, records)
+        content |= {"compared": found, "remarks": [*remarks, *lines]}
     if question.compare:
         content["published"] = published_rows(names, benchmarks, subjects, sections)
         content["remarks"] = [

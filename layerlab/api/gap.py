@@ -103,14 +103,14 @@ def gap(
         if file is not None:
             records = read_records(file, subject.entries, subject.tokenizer)
         pieces = _pieces(read, subject, records, str(file))
-        with watched_runs(subject.model, progress=progress) as shown:
-            run: dict[str, Any] = {"call": run_model, "step": lambda what: shown.step(what)}
+        with watched_runs(subject.model, progress=progress) as bar:
+            run: dict[str, Any] = {"call": run_model, "step": lambda what: bar.step(what)}
             if records:
-                shown.begin(f"{subject.name}, {file}", 2 * len(pieces) + len(RUNS))
+                bar.begin(f"{subject.name}, {file}", 2 * len(pieces) + len(RUNS))
                 known = () if engine is None else (engine,)
                 return explain_record(subject.model, records, trainer, known, **run)
             engine = engine or load_profile(ENGINE)
-            shown.begin(f"{subject.name}, {trainer.name} and {engine.name}", 3 * len(pieces))
+            bar.begin(f"{subject.name}, {trainer.name} and {engine.name}", 3 * len(pieces))
             return find_gap(subject.model, pieces, trainer, engine, **run)
 
 

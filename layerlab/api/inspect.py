@@ -164,10 +164,10 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     models = expand_runs(job.models)
     check_named(models)
     with ExitStack() as stack:
-        shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
+        bar: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
         store = stack.enter_context(keep_readings())
         parts = [
-            _measure(job, model, name, shown, store)
+            _measure(job, model, name, bar, store)
             for model, name in zip(models, label_models(models), strict=True)
         ]
     return make_report(parts, job)

@@ -89,16 +89,16 @@ def precision(
         named = builtin.DEFAULT if model is None else model
         subject = load_model(named, tokenizer, device=device, dtype=dtype)
         pieces = sequences(read, subject)
-        with watched_runs(subject.model, progress=progress) as shown:
+        with watched_runs(subject.model, progress=progress) as bar:
             names = candidates(subject.model)
-            shown.begin(f"{subject.name}, {format}", len(names) + ROUNDS * SHORTLIST)
+            bar.begin(f"{subject.name}, {format}", len(names) + ROUNDS * SHORTLIST)
             return advise(
                 subject.model,
                 lambda model: logits(model, pieces),
                 format,
                 budget,
-                step=lambda what: shown.step(what),
-                announce=lambda trials: shown.begin(f"{subject.name}, backwards", trials),
+                step=lambda what: bar.step(what),
+                announce=lambda trials: bar.begin(f"{subject.name}, backwards", trials),
             )
 
 

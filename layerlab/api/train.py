@@ -165,8 +165,8 @@ def train_task(
     check_task(task, several=False)
     (run,) = task.runs
     check_run_page(task.folder(run))
-    with display(task, progress) as shown:
-        result = run_one(run, task.folder(run), shown)
+    with display(task, progress) as bar:
+        result = run_one(run, task.folder(run), bar)
     folder = task.folder(run)
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; {_save_diverged(folder, task.lang)}")

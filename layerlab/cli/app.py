@@ -91,12 +91,12 @@ class OneCommand(TyperCommand):
                 for one in self.params
                 if not isinstance(one, TyperOption)
             ]
-            told = f"{short_repr(rest[0])} is one word too many; expected " + " and ".join(
+            message = f"{short_repr(rest[0])} is one word too many; expected " + " and ".join(
                 [*takes, "options alone"]
             )
             if "arms" in ctx.params and (arms := suggest_arms(rest, **ctx.params)):
-                raise UserError(f"{told}: {arms}")
-            ctx.fail(told)
+                raise UserError(f"{message}: {arms}")
+            ctx.fail(message)
         return rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -104,10 +104,10 @@ class OneCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            told = ARGUMENT.sub(partial(self._type_option, ctx), str(error))
-            if told == str(error):
+            message = ARGUMENT.sub(partial(self._type_option, ctx), str(error))
+            if message == str(error):
                 raise
-            raise UserError(told) from error
+            raise UserError(message) from error
 
     def _type_option(self, ctx: Any, found: re.Match[str]) -> str:
         """Return an argument as it is typed: as it stands within a word, or where no option is."""

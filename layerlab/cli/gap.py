@@ -59,8 +59,8 @@ def gap(
 
     if profiles:
         loaded = [load_profile(name) for name in list_profiles()]
-        told = "\n".join(f"{one.name:<16}  {one.summary}" for one in loaded)
-        show_result([one.to_dict() for one in loaded], as_json, told)
+        lines = "\n".join(f"{one.name:<16}  {one.summary}" for one in loaded)
+        show_result([one.to_dict() for one in loaded], as_json, lines)
         return
     asked: dict[str, Any] = {"a": load_profile(a), "b": None if b is None else load_profile(b)}
     if logprobs is not None:

@@ -211,7 +211,7 @@ def _catalogue() -> Any:
     for one in studies().values():
         draws = "1 draw" if one.draws == 1 else f"{one.draws} draws"
         takes = ", takes --model" if one.models else ""
-        told = f"  {one.key}, {draws}, {one.cost}{takes}"
-        lines.append(plain(one.name, "bold").append(told, "dim"))
+        facts = f"  {one.key}, {draws}, {one.cost}{takes}"
+        lines.append(plain(one.name, "bold").append(facts, "dim"))
         lines.append(Padding.indent(plain(one.claim), 2))
     return Group(*lines)

@@ -14,7 +14,7 @@ import typer
 from layerlab.console.tables import printable
 from layerlab.errors import INTERRUPTION, DamageWarning, Interrupted, UserError
 from layerlab.system.signals import CtrlC, Stopped, hear, hear_ctrl_c
-from layerlab.system.write_errors import FULL
+from layerlab.system.write_errors import FULL, NO_TEMPORARY
 from layerlab.validation import short_repr
 
 # By a file that the user loads.
@@ -46,14 +46,14 @@ def run_app(app: Callable[..., Any]) -> int:
 
 def _show_warnings() -> None:
     """Show what layerlab itself warns of as one line of the command; the rest as Python does."""
-    shown = warnings.showwarning
+    usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *location: Any, **more: Any) -> None:
         older_name = issubclass(category, FutureWarning) and "layerlab" in str(location[0])
         if older_name or issubclass(category, DamageWarning):
             _say(str(message))
         else:
-            shown(message, category, *location, **more)
+            usual(message, category, *location, **more)
 
     warnings.showwarning = show
 
@@ -170,6 +170,8 @@ def _run(app: Callable[..., Any], interrupts: Sequence[int]) -> int:
     except OSError as error:
         if error.filename is not None:
             return _give_up_file(error)
+        if "No usable temporary directory" in str(error):  # libraries look when they are imported
+            return _say(NO_TEMPORARY)
         if error.errno not in {*FULL, errno.EPIPE}:
             raise
         return _give_up_output(error)

@@ -49,7 +49,7 @@ class InspectionBar(Display):
         self.task: TaskID | None = None
         # A notebook with widgets draws anew as a terminal does.
         self._live = console.is_terminal or console.is_jupyter
-        self._clock, self._told = clock, clock()
+        self._clock, self._last_time = clock, clock()
 
     def begin(self, name: str, steps: int = 0) -> None:
         """Begin a bar for the next model; the one before is full."""
@@ -80,13 +80,13 @@ class InspectionBar(Display):
 
     def _tell(self, task: Task) -> None:
         now = self._clock()
-        if self._live or now - self._told < PAUSE:
+        if self._live or now - self._last_time < PAUSE:
             return
-        self._told = now
+        self._last_time = now
         left = task.time_remaining
-        told = f"{task.fields['model']}: {task.percentage:.0f}%, {task.description}"
-        told += "" if left is None else f", {duration(left)} left"
-        self.progress.console.print(Text(told), soft_wrap=True)
+        line = f"{task.fields['model']}: {task.percentage:.0f}%, {task.description}"
+        line += "" if left is None else f", {duration(left)} left"
+        self.progress.console.print(Text(line), soft_wrap=True)
 
     def _fill(self) -> None:
         self.end("")

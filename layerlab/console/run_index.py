@@ -31,11 +31,11 @@ def render_index(
     if not entries:
         empty = f"Nothing of layerlab's is in {folder}; type for example layerlab train smoke"
         return Group(plain(empty), *notes)
-    shown = entries[:most]
-    lines = [line for one in shown for line in _render_entry(one, folder)]
+    first = entries[:most]
+    lines = [line for one in first for line in _render_entry(one, folder)]
     counted = [plain(count_entries(entries))]
-    if len(shown) < len(entries):
-        counted.append(plain(f"The newest {len(shown)} of {len(entries)}; --all shows the others."))
+    if len(first) < len(entries):
+        counted.append(plain(f"The newest {len(first)} of {len(entries)}; --all shows the others."))
     return Group(*lines, Text(), *counted, *notes)
 
 

@@ -56,7 +56,7 @@ class RunsDisplay(Display):
         self.console = console or Console(stderr=True, highlight=False)
         self._lock = threading.RLock()
         self._parts = 10 if len(self.pulses) <= FEW else 3
-        self._told: dict[str, int] = {}
+        self._last_parts: dict[str, int] = {}
         self._skipped = 0  # and not told of
         super().__init__(
             Live(console=self.console, get_renderable=self.render, refresh_per_second=4)
@@ -124,9 +124,9 @@ class RunsDisplay(Display):
         """Print a line where another part of a run is done; of many runs, where it begins too."""
         part = self._parts * throughput.update // throughput.updates
         many = self._parts < 10
-        if part <= self._told.get(name, -1 if many else 0):
+        if part <= self._last_parts.get(name, -1 if many else 0):
             return
-        self._told[name] = part
+        self._last_parts[name] = part
         # Of many, the end is told by `ended`.
         if not many or part < self._parts:
             self._print(self._line(name, throughput))
@@ -165,15 +165,15 @@ class RunsDisplay(Display):
 
     def _single(self, name: str, throughput: Throughput) -> RenderableType:
         left = throughput.seconds_left()
-        told = (
+        cells = (
             Text(f"update {throughput.update:,} of {throughput.updates:,}"),
             Text(f"{duration(left)} left{_until(left)}"),
         )
         head = Text(printable(name), no_wrap=True, overflow="ellipsis")
         # The name gets the room that is left; where that is too little for it, a line of its own.
-        room = self.console.width - sum(one.cell_len + 1 for one in told) - BAR - 1
+        room = self.console.width - sum(one.cell_len + 1 for one in cells) - BAR - 1
         line = Table.grid(padding=(0, 1))
-        line.add_row(*([head] if head.cell_len <= room else []), _bar(throughput, BAR), *told)
+        line.add_row(*([head] if head.cell_len <= room else []), _bar(throughput, BAR), *cells)
         above = [] if head.cell_len <= room else [head]
         return Group(*above, line, Text(", ".join(self._facts(throughput)), style="dim"))
 

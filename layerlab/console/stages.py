@@ -24,11 +24,11 @@ class StageLine:
 
     title: str
     state: str = "waiting"
-    said: str = ""
+    text: str = ""
     share: float = 0.0
     begun: float = 0.0
     seconds: float | None = None
-    told: int = 0
+    last_part: int = 0
 
 
 class StagesDisplay(Display):
@@ -72,11 +72,11 @@ class StagesDisplay(Display):
     def tell(self, name: str, text: str, share: float) -> None:
         """Tell what a stage does now, and the share of it that is done."""
         line = self.lines[name]
-        line.said, line.share = printable(text, MOST), min(1.0, max(0.0, share))
+        line.text, line.share = printable(text, MOST), min(1.0, max(0.0, share))
         part = int(PARTS * line.share)
-        if part > line.told and part < PARTS:
-            line.told = part
-            self._print(f"{line.title}: {line.share:.0%}, {line.said}")
+        if part > line.last_part and part < PARTS:
+            line.last_part = part
+            self._print(f"{line.title}: {line.share:.0%}, {line.text}")
 
     def end(self, name: str, outcome: str = "finished") -> None:
         """End a stage."""
@@ -105,7 +105,7 @@ class StagesDisplay(Display):
                 Text(printable(line.title, MOST), style="bold" if running else ""),
                 bar if running else Text(line.state, style="dim"),
                 Text("" if seconds is None else duration(seconds), style="dim"),
-                Text(line.said if running else "", style="dim"),
+                Text(line.text if running else "", style="dim"),
             )
         return table
 

@@ -46,9 +46,9 @@ def say(text: str, *, err: bool = False) -> None:
         print(printable(line, None), file=sys.stderr if err else sys.stdout, flush=True)
 
 
-def note_printer(shown: bool) -> "Callable[[str], None]":
+def note_printer(visible: bool) -> "Callable[[str], None]":
     """Return what prints a note on standard error, or what prints nothing."""
-    return partial(say, err=True) if shown else lambda text: None
+    return partial(say, err=True) if visible else lambda text: None
 
 
 def wrap_lines(text: str, width: int) -> str:

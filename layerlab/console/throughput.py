@@ -41,11 +41,11 @@ class Throughput:
 
         None until two events tell.
         """
-        told = [event for _, event in self._events if what in event and "seconds" in event]
-        if len(told) < 2:
+        events = [event for _, event in self._events if what in event and "seconds" in event]
+        if len(events) < 2:
             return None
-        seconds = told[-1]["seconds"] - told[0]["seconds"]
-        return (told[-1][what] - told[0][what]) / seconds if seconds > 0 else None
+        seconds = events[-1]["seconds"] - events[0]["seconds"]
+        return (events[-1][what] - events[0][what]) / seconds if seconds > 0 else None
 
     def rate(self) -> float | None:
         """Return updates per second on the clock, with evaluations and checkpoints."""

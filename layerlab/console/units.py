@@ -63,8 +63,8 @@ def durations(seconds: Sequence[int | float | None]) -> list[str]:
         >>> durations([9.5, 11.2, None]), durations([62.4, 11.2])
         (['9.5 s', '11 s', '?'], ['1:02', '0:11'])
     """
-    told = [one for one in seconds if one is not None and math.isfinite(one)]
-    if not told or min(told) >= SHORT:
+    numbers = [one for one in seconds if one is not None and math.isfinite(one)]
+    if not numbers or min(numbers) >= SHORT:
         return [duration(one) for one in seconds]
     return [
         duration(one) if one is None or not math.isfinite(one) else _in_seconds(one)

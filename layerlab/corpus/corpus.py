@@ -42,6 +42,7 @@ from layerlab.records.kept import warn_of_damage
 from layerlab.records.parse import one_line
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
+from layerlab.system.write_errors import WriteError
 from layerlab.tokenization.load import entries, load_tokenizer, separator, train_tokenizer
 from layerlab.tokenization.round_trip import describe_loss
 
@@ -200,7 +201,11 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
             if found is None:
                 if why:
                     warn_of_damage(f"{folder} in the cache is made again: {why}")
-                write_folder(folder, maker.fill, "corpus", like=lambda _: True)
+                try:
+                    write_folder(folder, maker.fill, "corpus", like=lambda _: True)
+                except WriteError as error:
+                    other = "make room there, or set LAYERLAB_CACHE to another folder"
+                    raise UserError(f"{error.reason}; {other}") from error
                 found = _read(folder, maker)
     return found
 

@@ -46,22 +46,22 @@ class WriterProcess:
         """Take the folder of all shards, with the plan of them."""
         self.folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None
+        self._log: IO[bytes] | None = None
 
     def start(self) -> None:
         """Start it, unless it runs, or another process of the same run has the task."""
         if self._process is not None or os.environ.get("RANK", "0") != "0":
             return
-        self._said = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [*_WRITER, str(self.folder)],
             # Its end of the pipe closes however this process ends, and the writer ends then.
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=self._said,
+            stderr=self._log,
             start_new_session=True,
         )
-        weakref.finalize(self, _end, self._process, self._said)
+        weakref.finalize(self, _end, self._process, self._log)
 
     def check(self) -> None:
         """Refuse to wait for a process that is gone.
@@ -69,10 +69,10 @@ class WriterProcess:
         Raises:
             UserError: it has ended, as its last line says.
         """
-        if self._process is None or self._said is None or self._process.poll() in (None, 0):
+        if self._process is None or self._log is None or self._process.poll() in (None, 0):
             return
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it was killed")
         code = self._process.returncode
         if code == 2:  # what a user can mend
@@ -83,11 +83,11 @@ class WriterProcess:
         )
 
 
-def _end(process: "subprocess.Popen[bytes]", said: IO[bytes]) -> None:
+def _end(process: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     process.wait()
-    said.close()
+    log.close()
 
 
 class ShardReader:

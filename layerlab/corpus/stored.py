@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import Timeout
@@ -21,6 +20,7 @@ from layerlab.records.file_digests import hash_folder
 from layerlab.records.parse import read_json, seal, unseal
 from layerlab.system.files import check_regular
 from layerlab.system.locks import lock_folder
+from layerlab.system.write_errors import temporary_folder
 
 # Of the table alone; what decides the tokens is in the key and the digest.
 SCHEMA = 3
@@ -70,7 +70,7 @@ def open_tokenizer(folder: Path, named: PreTrainedTokenizerFast | None) -> PreTr
     Args:
         named: that the corpus was asked for with, whose settings may be others than are kept.
     """
-    with TemporaryDirectory() as fresh:
+    with temporary_folder() as fresh:
         if named is not None:
             named.save_pretrained(fresh)
         kept = folder / TOKENIZER if named is None else fresh

@@ -18,12 +18,12 @@ def list_shown(folder: Path) -> list[Path]:
 
     What is hidden is left out: editors and notebooks keep copies there of what lies beside them.
     """
-    shown = (
+    paths = (
         path
         for path in folder.rglob("*")
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
-    return sorted(path for path in shown if path.is_file())
+    return sorted(path for path in paths if path.is_file())
 
 
 def find_text(name: str) -> Path:

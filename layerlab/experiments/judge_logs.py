@@ -230,18 +230,18 @@ def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[s
             seeds[one.arm].add(numbers[id(one)])
             words[numbers[id(one)]] = one.seed
     unnamed = Counter(one.arm for one in logs if one.seed is None)
-    base, told = seeds[names[0]], []
+    base, remarks = seeds[names[0]], []
     for name in names[1:]:
         shared, every = seeds[name] & base, seeds[name] | base
         without = unnamed[name] + unnamed[names[0]]
         if shared and (shared != every or without):
             left = sorted(words[one] for one in every - shared)
             left += [f"{without} of no known seed"] if without else []
-            told.append(
+            remarks.append(
                 f"{name} and {names[0]} are paired over {len(shared)} seeds; the others "
                 f"({', '.join(left)}) have no partner"
             )
-    return told
+    return remarks
 
 
 def find_shared(

@@ -103,7 +103,7 @@ def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison
     ]
     left = [remark for _, _, remarks in counted for remark in remarks]
     found = [record for _, own, _ in counted for record in own]
-    told = [
+    failures = [
         *(
             f"{one.run.name} {one.text}; all that it said is in {one.folder / LOG}"
             for one in failed
@@ -112,8 +112,8 @@ def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison
     ]
     if not records:
         raise UserError(
-            told[0]
-            if told
+            failures[0]
+            if failures
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
     if task.rungs:
@@ -126,14 +126,14 @@ def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison
             f"runs of {name!r} lie there, and the recipe has no arm {name!r}"
             for name in content["elsewhere"]
         ]
-        why = [*told, *left, *missing, *content["remarks"][-1:]]
+        why = [*failures, *left, *missing, *content["remarks"][-1:]]
         raise UserError(
             f"no run in {task.out} is of the recipe {short_repr(task.recipe.name)}: {why[0]}"
         )
     texts = dict.fromkeys(note for one in found for note in one.manifest["data"].get("notes", ()))
     plans = _describe_plans(task.out / RUNS, found)
-    remarks = [*content["remarks"], *left, *texts, *plans, *told]
-    return Comparison({**content, "failed": told, "remarks": remarks})
+    remarks = [*content["remarks"], *left, *texts, *plans, *failures]
+    return Comparison({**content, "failed": failures, "remarks": remarks})
 
 
 def _describe_plans(folder: Path, records: Sequence[RunRecord]) -> list[str]:

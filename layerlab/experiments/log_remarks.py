@@ -90,15 +90,15 @@ def _describe_passed(logs: Sequence[TrainingLog]) -> Iterator[str]:
 def _describe_words(logs: Sequence[TrainingLog]) -> Iterator[str]:
     """Yield a remark on columns by which the readings of a run may be of several texts."""
     if names := dict.fromkeys(name for one in logs for name in one.words):
-        told = ", ".join(map(short_repr, names))
-        yield f"readings of a run have several words in {told}: of several texts, keep those of one"
+        text = ", ".join(map(short_repr, names))
+        yield f"readings of a run have several words in {text}: of several texts, keep those of one"
 
 
 def _describe_tokens(logs: Sequence[TrainingLog]) -> Iterator[str]:
     """Yield a remark on runs whose updates are of unlike numbers of tokens."""
-    told = sorted((one.tokens, one.name) for one in logs if one.tokens is not None)
-    if told and told[-1][0] > told[0][0] * (1 + ALIKE):
-        (least, first), (most, last) = told[0], told[-1]
+    sizes = sorted((one.tokens, one.name) for one in logs if one.tokens is not None)
+    if sizes and sizes[-1][0] > sizes[0][0] * (1 + ALIKE):
+        (least, first), (most, last) = sizes[0], sizes[-1]
         yield (
             f"updates are of unlike numbers of tokens: {least:,.0f} ({first}) to {most:,.0f} "
             f"({last}); at one step runs have learned from unlike amounts of text"
@@ -107,15 +107,15 @@ def _describe_tokens(logs: Sequence[TrainingLog]) -> Iterator[str]:
 
 def _describe_seeds(logs: Sequence[TrainingLog]) -> Iterator[str]:
     """Yield a remark on runs whose configurations have other seeds than they are paired by."""
-    told = []
+    runs = []
     for one in logs:
         seeds = {str(own) for path, own in one.config.items() if path.split(".")[-1] == "seed"}
         if one.seed is not None and len(seeds) == 1 and one.seed not in seeds:
-            told.append(f"{one.name} ({seeds.pop()})")
-    if told:
+            runs.append(f"{one.name} ({seeds.pop()})")
+    if runs:
         yield (
-            f"{len(told)} configurations have other seeds than those by which runs are paired, as "
-            f"{', '.join(told[:MOST])}"
+            f"{len(runs)} configurations have other seeds than those by which runs are paired, as "
+            f"{', '.join(runs[:MOST])}"
         )
 
 
@@ -125,17 +125,17 @@ def _describe_numbers(logs: Sequence[TrainingLog]) -> Iterator[str]:
     words = {numbers[id(one)]: one.seed for one in logs if one.seed is not None}
     # s1 and 01 are taken for 1 anyway.
     own = {one for one, word in words.items() if re.fullmatch(rf"(.*\D)?0*{one}", word)}
-    told = [f"{one} = {words[one]}" for one in sorted(words.keys() - own)]
-    if told:
-        shown = ", ".join(told[:SEEDS]) + (", ..." if len(told) > SEEDS else "")
-        yield f"seeds that are words stand here under numbers: {shown}"
+    pairs = [f"{one} = {words[one]}" for one in sorted(words.keys() - own)]
+    if pairs:
+        text = ", ".join(pairs[:SEEDS]) + (", ..." if len(pairs) > SEEDS else "")
+        yield f"seeds that are words stand here under numbers: {text}"
 
 
 def _describe_updates(logs: Sequence[TrainingLog]) -> Iterator[str]:
     """Yield a remark on runs that are judged by something else and made unlike updates by then."""
-    told = sorted((one.updates, one.name) for one in logs if one.updates is not None)
-    if told and told[0][0] != told[-1][0]:
-        (least, first), (most, last) = told[0], told[-1]
+    updates = sorted((one.updates, one.name) for one in logs if one.updates is not None)
+    if updates and updates[0][0] != updates[-1][0]:
+        (least, first), (most, last) = updates[0], updates[-1]
         yield (
             f"runs made unlike numbers of updates: {least:,.0f} ({first}) to {most:,.0f} ({last}) "
             "at their last readings"

@@ -70,17 +70,17 @@ def find_unlike(
 
 def describe_unlike(unlike: UnlikeSettings, names: Sequence[str]) -> list[str]:
     """Return remarks on arms that differ in settings, and on those of which not all are known."""
-    told = [
+    remarks = [
         f"{name} differs from {names[0]} in {_several(paths)}"
         for name, paths in unlike.by_arm.items()
         if paths
     ]
     if unlike.unknown:
-        told.append(
+        remarks.append(
             "no configuration of their own lies beside the logs of all arms, so that what else "
             f"differs is not known: {', '.join(unlike.unknown)}"
         )
-    return told
+    return remarks
 
 
 def refuse_unlike(unlike: UnlikeSettings, names: Sequence[str]) -> None:
@@ -124,8 +124,8 @@ def _values(
     """
     found: dict[str, set[str]] = {}
     for one in logs:
-        told = {path: one.settings[path] for path in columns}
-        for path, value in {**told, **(one.config if whole else {})}.items():
+        settings = {path: one.settings[path] for path in columns}
+        for path, value in {**settings, **(one.config if whole else {})}.items():
             found.setdefault(path, set()).add(repr(value))
     return {path: frozenset(values) for path, values in found.items()}
 

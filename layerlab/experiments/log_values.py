@@ -352,8 +352,8 @@ def leave_unfinished(
             f"no run of {', '.join(map(short_repr, lacking))} has finished; a verdict on runs "
             "that go on is not final: wait for them, carry them on, or drop the column that says so"
         )
-    told = ", ".join(f"{one.name} ({one.place})" for one in left)
-    why = f"left out, because they have not finished, so that this is not final: {told}"
+    runs = ", ".join(f"{one.name} ({one.place})" for one in left)
+    why = f"left out, because they have not finished, so that this is not final: {runs}"
     return kept, [why] if left else []
 
 
@@ -374,6 +374,6 @@ def list_arms(logs: Sequence[TrainingLog], baseline: str | None) -> list[str]:
     if baseline is None:
         return names
     if baseline not in names:
-        told = ", ".join(map(short_repr, names[:12]))
-        raise UserError(f"the baseline {short_repr(baseline)} is no arm of these logs: {told}")
+        arms = ", ".join(map(short_repr, names[:12]))
+        raise UserError(f"the baseline {short_repr(baseline)} is no arm of these logs: {arms}")
     return [baseline, *(one for one in names if one != baseline)]

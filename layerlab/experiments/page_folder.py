@@ -58,8 +58,8 @@ def describe_other(task: PreparedRecipe) -> str | None:
     recipe = _recipe_of(task.out)
     own, other = _terms(task.recipe), {} if recipe is None else _terms(recipe)
     changed = [path for path in {**other, **own} if own.get(path) != other.get(path)]
-    told = ", ".join(f"{path} is {short_repr(other.get(path))}" for path in changed[:MOST])
-    return f"compares under other settings ({told})"
+    differences = ", ".join(f"{path} is {short_repr(other.get(path))}" for path in changed[:MOST])
+    return f"compares under other settings ({differences})"
 
 
 def read_arms(folder: Path) -> list[str] | None:

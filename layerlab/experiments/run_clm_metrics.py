@@ -171,9 +171,9 @@ def _perplexity(nats: int | float) -> float:
 
 def _format_part(split: str, content: Mapping[str, Any]) -> str:
     """Return a part of the block: names in order, values to the right."""
-    shown = {name: str(_format(name, value)) for name, value in content.items()}
-    names, width = max(map(len, shown)), max(map(len, shown.values()))
-    rows = [f"  {name: <{names}} = {shown[name]:>{width}}" for name in sorted(shown)]
+    texts = {name: str(_format(name, value)) for name, value in content.items()}
+    names, width = max(map(len, texts)), max(map(len, texts.values()))
+    rows = [f"  {name: <{names}} = {texts[name]:>{width}}" for name in sorted(texts)]
     return "\n".join([f"***** {split} metrics *****", *rows])
 
 

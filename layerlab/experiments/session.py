@@ -104,8 +104,8 @@ def prepare(
     check_links(out / read.name)
     unfold_runs(out / read.name)
     found = check_sides(read)
-    with show_status(progress) as told:
-        by_section = _prepare([read, *found.values()], told)
+    with show_status(progress) as status:
+        by_section = _prepare([read, *found.values()], status)
     corpora = {arm: by_section[side.data.text()] for arm, side in found.items()}
     task = PreparedRecipe(recipe=read, corpora=corpora, runs=(), out=out / read.name)
     kept = {one.name for one in (task.out / RUNS).glob("*")}
@@ -177,9 +177,9 @@ def run(
     comparison = check_task(task, several=True)
     # All at once, so that no slot waits for the end of a size; side by side, only what has one.
     parts = task.sizes if comparison.lockstep or comparison.search == "optuna" else [task]
-    with display(task, progress) as shown, closing(WorkerPool()) as pool:
-        settings = _settle(task, shown)
-        carry = partial(_carry_out, settings, progress=shown, pool=pool, finish=finish)
+    with display(task, progress) as bar, closing(WorkerPool()) as pool:
+        settings = _settle(task, bar)
+        carry = partial(_carry_out, settings, progress=bar, pool=pool, finish=finish)
         return [outcome for part in parts for outcome in carry(part)]
 
 

@@ -59,15 +59,15 @@ class TrainingPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        told, rungs = [one.to_dict() for one in self.sizes], self.task.rungs
-        sizes = plan_to_json(rungs, told) if rungs else told[0]
+        sizes_json, rungs = [one.to_dict() for one in self.sizes], self.task.rungs
+        sizes = plan_to_json(rungs, sizes_json) if rungs else sizes_json[0]
         return {**sizes, "looks": self.looks, "notes": self.task.notes}
 
     def remarks(self) -> list[str]:
         """Return the lines that stand below all sizes."""
         found = [one.estimate for one in self.sizes] if self.task.rungs else []
-        told = describe_sum(found) if found else ()
-        return [*told, *_describe_trial(self.task), *self.looks, *self.task.notes]
+        lines = describe_sum(found) if found else ()
+        return [*lines, *_describe_trial(self.task), *self.looks, *self.task.notes]
 
 
 def _describe_trial(task: PreparedRecipe) -> list[str]:
@@ -82,19 +82,19 @@ def _describe_trial(task: PreparedRecipe) -> list[str]:
 
 def describe_scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe what scoring finished models takes."""
-    told = []
+    lines = []
     for row in rows:
         head = f"{row['measure']} scores {row['runs']} finished models"
         if "run" in row:
-            told.append(
+            lines.append(
                 f"{head} by {shlex.join(row['run'])}: {row['timeout_minutes']:g} minutes each at "
                 "most; it runs with --trust-recipe alone, and never for --plan or --judge"
             )
             continue
         each = row["seconds"]
         whole = None if each is None else each * row["runs"]
-        told.append(
+        lines.append(
             f"{head}, {row['questions']:,} questions each: {duration(each)} a model, "
             f"{duration(whole)} in all, after the runs"
         )
-    return told
+    return lines

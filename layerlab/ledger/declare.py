@@ -211,10 +211,10 @@ def _check_confirmation(
         )
     used = {seed: campaign.used_seeds[seed] for seed in seeds if seed in campaign.used_seeds}
     if used:
-        told = ", ".join(f"{seed} for {name}" for seed, name in used.items())
+        uses = ", ".join(f"{seed} for {name}" for seed, name in used.items())
         raise UserError(
             f"a confirmation needs seeds that no run of this campaign had, and these were used "
-            f"before: {told}; type others, such as {max(campaign.used_seeds) + 1}"
+            f"before: {uses}; type others, such as {max(campaign.used_seeds) + 1}"
         )
     return last
 

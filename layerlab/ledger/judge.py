@@ -306,8 +306,8 @@ def _describe_early(trial: IdeaTrial, logs: Sequence[TrainingLog]) -> list[str]:
             early.append(f"{one.place} ({datetime.fromtimestamp(changed, UTC):%Y-%m-%d %H:%M} UTC)")
     if not early:
         return []
-    told = ", ".join(dict.fromkeys(early))
-    return [f"logs that were last changed before the trial was written down: {told}"]
+    places = ", ".join(dict.fromkeys(early))
+    return [f"logs that were last changed before the trial was written down: {places}"]
 
 
 def _hash_runs(records: Sequence[RunRecord]) -> str:

@@ -26,8 +26,8 @@ def draw_ideas(campaign: Campaign) -> "Table":
 
 def describe_campaign(campaign: Campaign) -> str:
     """Return what is known and what is left, in lines of sentences."""
-    told = [*list_facts(campaign), f"digest: {campaign.digest}"]
-    return "\n".join([*told, *([campaign.remark] if campaign.remark else [])])
+    lines = [*list_facts(campaign), f"digest: {campaign.digest}"]
+    return "\n".join([*lines, *([campaign.remark] if campaign.remark else [])])
 
 
 def list_facts(campaign: Campaign) -> list[str]:

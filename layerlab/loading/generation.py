@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from layerlab.errors import UserError
+from layerlab.system.write_errors import temporary_folder
 from layerlab.validation import short_repr
 
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -82,7 +82,7 @@ def make_savable(model: Any) -> None:
     such.
     """
     given = model.generation_config
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         given.to_json_file(Path(folder, GENERATION_CONFIG_NAME))
         model.generation_config = type(given).from_pretrained(folder)
 

@@ -137,8 +137,8 @@ class LoadedModel:
         head = getattr(self.model, "get_output_embeddings", lambda: None)()
         table = getattr(embedding, "weight", None)
         held = int(self.config.vocab_size if table is None else table.shape[0])
-        told = getattr(head, "out_features", held)
-        return min(held, told) if isinstance(told, int) else held
+        outputs = getattr(head, "out_features", held)
+        return min(held, outputs) if isinstance(outputs, int) else held
 
     @property
     def offloaded(self) -> bool:

@@ -44,7 +44,7 @@ def read_numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) 
         found: np.ndarray = column.cast(pa.float64()).to_numpy()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         why = " ".join(str(error).split())
-        way = next((told for pattern, told in WAYS.items() if re.search(pattern, why)), "")
+        way = next((remedy for pattern, remedy in WAYS.items() if re.search(pattern, why)), "")
         way = "the head stands among the rows: leave it out, or " if f"'{name}'" in why else way
         raise UserError(
             f"the column {name!r} of {path} holds something else than numbers: {why}; {way}name "

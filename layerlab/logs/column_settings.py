@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from layerlab.logs.formats.line_words import read_said
+from layerlab.logs.formats.line_words import read_common_words
 from layerlab.logs.training_log import PARTS, TEXTS
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def read_settings(table: "pa.Table", used: Collection[str | None]) -> dict[str, 
     named = [one.name for one in table.schema if is_setting(one.name) and one.name not in used]
     plain = [name for name in named if not types.is_nested(table.schema.field(name).type)]
     values = {name: table[name].drop_null().unique().to_pylist() for name in plain}
-    return {name: one[0] for name, one in values.items() if len(one) == 1} | read_said(table)
+    return {name: one[0] for name, one in values.items() if len(one) == 1} | read_common_words(
+        table
+    )
 
 
 def is_setting(name: str) -> bool:

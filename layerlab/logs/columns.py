@@ -223,8 +223,8 @@ def _count_tokens(readings: _Readings, rows: np.ndarray) -> float | None:
     if not named or readings.steps is None or (readings.step or "").lower() not in UPDATES:
         return None
     seen = read_numbers(readings.table[named[0]].take(rows), named[0], "--step", readings.path)
-    told = np.isfinite(seen) & readings.timed[rows]
-    steps, seen = readings.steps[rows][told], seen[told]
+    mask = np.isfinite(seen) & readings.timed[rows]
+    steps, seen = readings.steps[rows][mask], seen[mask]
     rising = len(seen) > 1 and bool((np.diff(seen)[np.diff(steps) > 0] > 0).all())
     return float(seen[-1] / steps[-1]) if rising and steps[-1] > 0 else None
 
@@ -261,8 +261,8 @@ def _refuse_several(
     refuse_parts(table, readings.runs, path, own)
     # A resumed run goes back to a step, and another begins where the first one did.
     if begins_twice(own, readings.losses[rows]):
-        told = _find_several(table, readings.runs)
-        apart = "the column" if told is None else f"a column, as {told!r} may be,"
+        column = _find_several(table, readings.runs)
+        apart = "the column" if column is None else f"a column, as {column!r} may be,"
         raise UserError(
             f"{path} has several readings of {_call(*run)} at its first step, {own.min():g}: they "
             f"are of several runs; name {apart} that tells them apart, --arm COLUMN or --seed "

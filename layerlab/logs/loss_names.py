@@ -47,9 +47,9 @@ def find_loss(names: Sequence[str], path: Path) -> str | None:
         return found
     held_out = [name for name in names if name != found and may_be_held_out(name)]
     if held_out:
-        told = ", ".join(map(short_repr, held_out[:12]))
+        rest = ", ".join(map(short_repr, held_out[:12]))
         raise UserError(
-            f"{path} has {short_repr(found)}, and what may be losses on held-out text: {told}; say "
+            f"{path} has {short_repr(found)}, and what may be losses on held-out text: {rest}; say "
             f"which is judged: --loss {held_out[0]}, or --loss {found}"
         )
     return found

@@ -91,10 +91,10 @@ def refuse_kinds(
         return
     at = beside[-1] if ended else beside[0]
     more = f", and so at {len(found)} steps" if len(found) > 1 else ""
-    told = "" if apart is None else f", as the column {apart!r} may tell them apart"
+    hint = "" if apart is None else f", as the column {apart!r} may tell them apart"
     raise UserError(
         f"{path} has two readings of {run} at one step, {losses[at]:g} and {losses[at + 1]:g} at "
-        f"step {steps[at]:g}{more}: they are of two kinds{told}; keep those of one, or name those "
+        f"step {steps[at]:g}{more}: they are of two kinds{hint}; keep those of one, or name those "
         "that are meant with --line"
     )
 

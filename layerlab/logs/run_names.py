@@ -46,9 +46,9 @@ def compile_groups(given: str, groups: tuple[str, ...], option: str) -> re.Patte
         ) from None
     lacking = [name for name in groups if name not in found.groupindex]
     if lacking:
-        shown = " ".join(f"(?P<{name}>...)" for name in groups)
+        usage = " ".join(f"(?P<{name}>...)" for name in groups)
         raise UserError(
-            f"{option} {short_repr(given)} has no group named {lacking[0]!r}; expected {shown}"
+            f"{option} {short_repr(given)} has no group named {lacking[0]!r}; expected {usage}"
         )
     return found
 

@@ -23,7 +23,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.hash import hash_tensors
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.records.file_digests import hash_sources
-from layerlab.records.kept import read_kept, write_kept
+from layerlab.records.kept import read_kept, warn_of_damage, write_kept
 from layerlab.records.parse import digest_of
 from layerlab.system.hardware import cache_folder, machine, versions
 from layerlab.system.signals import explain_interruption
@@ -69,7 +69,12 @@ class KeptReadings:
 
     def find(self, measure: Measure, record: Sequence[Any]) -> list[Row] | None:
         """Return the rows of the next record of a measure, or None where it is to be read."""
-        return self._rows.get(self._place(measure, record))
+        rows = self._rows.get(self._place(measure, record))
+        if rows is not None and not all(_fits(measure, row) for row in rows):
+            warn_of_damage(f"{self.file} does not count: {measure.name} has other columns")
+            self._rows = {}
+            return None
+        return rows
 
     def keep(self, measure: Measure, record: Sequence[Any], rows: list[Row]) -> None:
         """Take the rows of that record, found or read, and save all now and then."""
@@ -219,6 +224,14 @@ def _code() -> str:
 def _state(run: MeasureContext) -> dict[str, Any]:
     noted = [[about, remark, sorted(at)] for (about, remark), at in run.noted.items()]
     return {"notes": run.notes, "noted": noted, "picture": run.picture}
+
+
+def _fits(measure: Measure, row: Row) -> bool:
+    """Return whether a row has a place, and in all other columns numbers."""
+    values = (value for name, value in row.items() if name not in measure.per)
+    return row.keys() >= set(measure.per) and all(
+        value is None or isinstance(value, int | float) for value in values
+    )
 
 
 def _check(left: dict[str, Any]) -> None:

@@ -86,9 +86,9 @@ def _place_like(values: Tensor, parameter: Tensor) -> Tensor:
 
 def _start(module: nn.Module, prefix: str, name: str) -> Start:
     """Return how a parameter starts: as its module says, or as is usual for modules of its kind."""
-    said: Start | None = getattr(module, "starts", {}).get(name)
+    own: Start | None = getattr(module, "starts", {}).get(name)
     usual = (DEFAULTS[kind, name] for kind in type(module).__mro__ if (kind, name) in DEFAULTS)
-    start = said or next(usual, None)
+    start = own or next(usual, None)
     if start is None:
         raise UserError(
             f"nothing says with which values {prefix}.{name} starts, a parameter of "

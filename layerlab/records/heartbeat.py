@@ -24,6 +24,9 @@ class Heartbeat:
         self._seen: tuple[Any, ...] = ()
         self._size: int | None = None
         self._since = time.monotonic()
+        self._update, self._notes = 0, set[tuple[int, str]]()
+        self.news()  # notes of earlier attempts are none
+        self._size = None
 
     def renew(self) -> None:
         """Restart the clock: a run that waits in a queue writes nothing."""
@@ -36,13 +39,29 @@ class Heartbeat:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since
 
-    def news(self) -> dict[str, Any] | None:
-        """Return the last update, if the journal has changed in size since the last call."""
+    def news(self) -> list[dict[str, Any]]:
+        """Return notes and then the last update, if the journal has changed in size since.
+
+        A note of update 0 is one about the texts, told by whoever planned the run. Where a run
+        resumes, its journal is cut to the checkpoint: then all of its end is read again.
+        """
         stamp = _stamp(self.files[0])
         if stamp is None or stamp[1] == self._size:
-            return None
+            return []
         self._size = stamp[1]
-        return last_update(self.files[0])
+        last, notes, known = list[dict[str, Any]](), list[dict[str, Any]](), 0
+        for event in _events(self.files[0]):
+            update, text = event["update"], event.get("text")
+            if event.get("kind") == "train":
+                if not last:
+                    last, known = [event], self._update if update >= self._update else 0
+                if update <= known:
+                    break
+            elif event.get("kind") == "note" and update and (update, text) not in self._notes:
+                self._notes.add((update, str(text)))
+                notes.append(event)
+        self._update = last[0]["update"] if last else 0
+        return [*reversed(notes), *last]
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
@@ -55,14 +74,18 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def last_update(journal: Path) -> dict[str, Any] | None:
     """Return the last training event of a journal; None where its end has none."""
+    return next((event for event in _events(journal) if event.get("kind") == "train"), None)
+
+
+def _events(journal: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events at the end of a journal backwards."""
     for line in _backwards(journal):
         try:
             event = json_of(line)
         except ValueError:  # a line that is being written, or was cut off
             continue
-        if isinstance(event, dict) and event.get("kind") == "train":
-            return event
-    return None
+        if isinstance(event, dict) and isinstance(event.get("update"), int):
+            yield event
 
 
 def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:

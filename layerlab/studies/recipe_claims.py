@@ -22,7 +22,7 @@ from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.support import gradient_profile
-from layerlab.studies.support.false_discovery import chance
+from layerlab.studies.support.false_discovery import find_p_value
 from layerlab.studies.support.training_facts import runs_in, settings_of
 from layerlab.system.files import read_whole
 
@@ -34,7 +34,7 @@ UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
 
 
-def contest(name: str) -> Callable[[StudyContext], Outcome]:
+def make_run(name: str) -> Callable[[StudyContext], Outcome]:
     """Return a function that carries out a recipe."""
 
     def run(context: StudyContext) -> Outcome:
@@ -52,9 +52,9 @@ def run_claims(name: str, context: StudyContext) -> Outcome:
 
     recipe = load_recipe(name)
     if not context.fast:
-        shown = context.watcher is not None
-        task = session.prepare(recipe, context.runs, progress=shown)
-        failed = [one for one in session.run(task, progress=shown) if one.result is None]
+        progress = context.watcher is not None
+        task = session.prepare(recipe, context.runs, progress=progress)
+        failed = [one for one in session.run(task, progress=progress) if one.result is None]
         found = judge(task, failed).content
         save_comparison(found, task.out)
     elif finished_runs(context.runs / name):
@@ -108,7 +108,7 @@ def judge_claim(claim: Json, found: Mapping[str, Any]) -> StudyVerdict:
     """Judge a claim of a comparison as a verdict; its number is the difference that decides it."""
     return StudyVerdict(
         scale=comparison_scale(found, claim["arms"]),
-        p=chance(claim),
+        p=find_p_value(claim),
         claim=claim["says"],
         word=claim["verdict"],
         number=claim["number"] or 0.0,
@@ -231,7 +231,7 @@ def make_study(recipe: TrainingRecipe) -> Study:
         draws=len(section.seeds),
         unit="seeds",
         fixed=True,
-        run=contest(recipe.name),
+        run=make_run(recipe.name),
         # What is claimed, and on what terms, stands in no Python.
         inputs=lambda runs: [
             recipe.model_dump(mode="json"),

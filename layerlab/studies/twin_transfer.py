@@ -123,8 +123,8 @@ def run(context: StudyContext) -> Outcome:
         return undone(lacking, context.runs)
     folders = [folder for one in sizes.values() for folder in one.folders]
     # Most runs at the source's size shared their GPU: their hours say nothing.
-    told = {name: value for name, value in runs_in(folders).items() if name != "hours"}
-    context.judged = {"trainings": told, "recipe": settings_of(folders)}
+    trainings = {name: value for name, value in runs_in(folders).items() if name != "hours"}
+    context.judged = {"trainings": trainings, "recipe": settings_of(folders)}
     taus = draw_taus(context, [(sizes[LONG], sizes[SOURCE]), (sizes[SHORT], sizes[SOURCE])])
     sure = decided_pairs(sizes)
     source = sizes[SOURCE]

@@ -134,7 +134,7 @@ class GracefulStop:
     def __init__(self, cut_off: Callable[[BaseException], bool] = lambda error: False) -> None:
         self.signal: signal.Signals | None = None
         self._cut_off = cut_off
-        self._heard = 0.0
+        self._signal_time = 0.0
         self._former: dict[signal.Signals, Any] = {}
 
     @property
@@ -153,12 +153,12 @@ class GracefulStop:
     def __enter__(self) -> "GracefulStop":
         if threading.current_thread() is threading.main_thread():
             for name in SENT:
-                heard = getattr(signal, name, None)
-                if heard is None or (
-                    name == "SIGHUP" and signal.getsignal(heard) is signal.SIG_IGN
+                number = getattr(signal, name, None)
+                if number is None or (
+                    name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
                 ):
                     continue
-                self._former[heard] = signal.signal(heard, self._hear)
+                self._former[number] = signal.signal(number, self._hear)
         return self
 
     def __exit__(
@@ -167,17 +167,17 @@ class GracefulStop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for heard, former in self._former.items():
+        for number, former in self._former.items():
             # None: it was set by something other than Python, and cannot be set again from here.
-            signal.signal(heard, signal.SIG_DFL if former is None else former)
+            signal.signal(number, signal.SIG_DFL if former is None else former)
         self._former.clear()
         if self.wanted and isinstance(error, Exception) and self._cut_off(error):
             self.leave()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
-            self.signal, self._heard = signal.Signals(number), time.monotonic()
-        elif time.monotonic() - self._heard > ECHO:
+            self.signal, self._signal_time = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._signal_time > ECHO:
             # Nothing is lost: checkpoints are renamed into place, and locks end with the process.
             os._exit(128 + number)
 

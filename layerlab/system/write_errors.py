@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ REASONS = {
     errno.ENOTEMPTY: "something else was written there meanwhile",
     errno.ENAMETOOLONG: "the name is too long",
 }
+
+NO_TEMPORARY = "no folder for temporary files can be written to; set TMPDIR to one that can"
 
 
 class WriteError(UserError):
@@ -81,3 +84,31 @@ def explain_write(path: Path) -> Iterator[None]:
         reason = REASONS.get(found.errno or 0, found.strerror or str(found))
         room = "make room there, or " if found.errno in FULL else ""
         raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Yield a folder for temporary files, removed in the end.
+
+    Raises:
+        UserError: none can be made, or there is no room for what is written into it.
+    """
+    try:
+        made = tempfile.TemporaryDirectory()
+    except OSError as error:
+        raise UserError(NO_TEMPORARY) from error
+    with made as folder:
+        try:
+            yield folder
+        except UserError:
+            raise
+        except Exception as error:
+            found = find_os_error(error)
+            # What has a name lies elsewhere, or says it itself.
+            if found is None or found.errno not in FULL or found.filename is not None:
+                raise
+            reason = REASONS.get(found.errno, found.strerror)
+            raise WriteError(
+                f"cannot write temporary files to {Path(folder).parent}: {reason}",
+                "make room there, or set TMPDIR to another folder",
+            ) from error

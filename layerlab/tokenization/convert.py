@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -10,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.errors import UserError, describe_install
 from layerlab.system.files import check_size
 from layerlab.system.untrusted.limits import check_tokenizer, check_work
+from layerlab.system.write_errors import temporary_folder
 from layerlab.tokenization.load import SEPARATORS, load_tokenizer
 from layerlab.tokenization.request import find_tokenizer
 from layerlab.tokenization.spm.compare import compare, open_reader
@@ -85,7 +85,7 @@ def convert_sentencepiece(path: Path) -> PreTrainedTokenizerFast:
             f"{describe_install('spm')}"
         )
     check_size(path)
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         file = Path(folder) / "converted.json"
         check_work(lambda: _convert(path, file), f"the tokenizer {path}", "its own pieces")
         if not file.exists():  # it was refused there, and is here; or nothing can be limited

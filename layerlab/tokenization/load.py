@@ -258,5 +258,5 @@ def _explain(error: Exception) -> str:
     """Explain in a few words why transformers made no tokenizer of a folder."""
     if isinstance(error, KeyError):
         return f"its files lack {error}"
-    told = explain_failure(error)
-    return "no file of it is a tokenizer's" if "instantiate the backend" in told else told
+    reason = explain_failure(error)
+    return "no file of it is a tokenizer's" if "instantiate the backend" in reason else reason

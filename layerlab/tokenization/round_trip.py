@@ -36,8 +36,8 @@ class RoundTrip:
         alike = enumerate(zip(text, back, strict=False))
         at = next((n for n, (one, its) in alike if one != its), min(len(text), len(back)))
         first = max(0, at - BEFORE)
-        shown, found = (repr(one[first : first + SHOWN]) for one in (text, back))
-        return f"{shown} comes back as {found}"
+        source, found = (repr(one[first : first + SHOWN]) for one in (text, back))
+        return f"{source} comes back as {found}"
 
     def _plain(self, text: str) -> str:
         found = normal_form("NFC", text)

@@ -28,6 +28,8 @@ ANSWER = "answer"  # what one begins with: as Python starts, others may print as
 LAST = "last"  # what an answer ends in where no other run is taken
 # The process that started this one; when it is gone, nobody waits for this one any more.
 PARENT = "LAYERLAB_PARENT"
+# What a process says that fell over the end of another one, which knows the reason.
+LOST = "another process of this run has ended"
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torchrun and accelerate launch give to their processes
 _LOOK = 0.2  # seconds between two looks at it
 _GRACE = 300.0  # seconds for a last checkpoint
@@ -64,8 +66,8 @@ def main(arguments: list[str]) -> int:
         if not is_process_lost(error):
             raise
         _say(
-            "another process of this run has ended, or was silent for run.timeout_minutes; "
-            f"see what it said, and start {folder} again to go on from the last checkpoint"
+            f"{LOST}, or was silent for run.timeout_minutes; see what it said, "
+            f"and start {folder} again to go on from the last checkpoint"
         )
         return 1
 

@@ -19,6 +19,7 @@ from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.records.parse import seal
 from layerlab.system.locks import TIMEOUT, lock_folder
 from layerlab.tokenization.load import train_tokenizer
+from tests.support.mounted import disk
 from tests.support.refused import refuses
 
 LINE = "The cat sat on the mat, and ate a käse.\r\n"
@@ -180,6 +181,11 @@ def test_a_damaged_one_is_made_again(folder, tmp_path, damage, why):
     assert again.vocab == first.vocab and again.tokenizer.get_vocab() == words
     assert again.tokenizer.eos_token_id == again.separator
     assert [one.name for one in first.folder.parent.iterdir()] == [first.folder.name]
+
+
+def test_a_full_cache_is_told_with_what_moves_it(folder, tmp_path):
+    with disk(tmp_path / "full", "16k"):
+        refuses("make room there, or set LAYERLAB_CACHE", prepare, data(folder), tmp_path / "full")
 
 
 def _digest(folder: Path, cache: Path) -> str:

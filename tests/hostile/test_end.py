@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from layerlab.console.ending import run_app
 from layerlab.experiments.executors.local import wait_for
 from tests.support.forked import python
 
@@ -227,3 +229,12 @@ def test_runs_end_soon_after_a_comparison_that_is_killed(begun, tmp_path):
     assert not alive
     logs = [one.read_text() for one in tmp_path.glob("out/*/runs/*/log.txt")]
     assert [log for log in logs if not log.endswith("is gone; it stops too\n")] == []
+
+
+def test_without_a_folder_for_temporary_files_one_is_told_what_to_set(monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    monkeypatch.setattr(sys, "argv", ["layerlab"])
+    assert run_app(lambda **_: tempfile.gettempdir()) == 2
+    said = "no folder for temporary files can be written to; set TMPDIR to one that can"
+    assert capsys.readouterr().err == f"layerlab: {said}\n"

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from layerlab.console.progress import Progress
-from layerlab.errors import Interrupted, UserError
+from layerlab.errors import DamageWarning, Interrupted, UserError
 from layerlab.loading.model import load_model
 from layerlab.measures import kept_readings
 from layerlab.measures.kept_readings import (
@@ -24,6 +24,7 @@ from layerlab.measures.kept_readings import (
 from layerlab.measures.quantities.weights import matrices
 from layerlab.measures.runner import readings
 from layerlab.plugins import resolve
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.system.signals import Stopped
 from tests.measures.asked import subject
 from tests.measures.family import built
@@ -247,6 +248,24 @@ def test_a_damaged_file_is_read_past_in_one_line(saved, cache, content):
     with pytest.warns(UserWarning, match="does not count: "):
         found, _ = read(model)
     assert found.rows["spectrum"] and not file.exists()
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("change", [{"head": "gone"}, {"norm": "words"}, {"norm": [1, 2]}])
+def test_rows_with_other_columns_are_read_past(saved, cache, change):
+    model = saved()
+    whole, _ = read(model, ["spectrum"])
+    interrupt(model, 3, names=["spectrum"])
+    (file,) = cache.iterdir()
+    kept = read_kept(file)
+    for rows in kept["rows"].values():
+        for row in rows:
+            row |= change
+            {key: row.pop(key) for key, value in change.items() if value == "gone"}
+    write_kept(file, kept)
+    with pytest.warns(DamageWarning, match="does not count: spectrum has other columns"):
+        again, _ = read(model, ["spectrum"])
+    assert_same(again, whole)
 
 
 def test_an_error_says_that_readings_are_kept(saved, cache):

@@ -48,10 +48,12 @@ def test_a_damaged_report_is_one_clear_line(tmp_path, text, line):
     assert line in raised and str(path) in raised
 
 
-def test_a_report_that_is_not_there_is_one_clear_line(tmp_path):
+def test_a_report_that_is_not_there_is_one_clear_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"no report at .*: expected a folder with report\.json"):
         load_report(tmp_path / "nothing")
     refuses("no report at", load_report, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    refuses(r"no report at \.:", load_report, "")
 
 
 def test_bytes_that_are_no_text_are_one_clear_line(tmp_path):

@@ -105,7 +105,7 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _InLine:
+class InLine:
     """Does at once what threads would do, whose operations no mode of this thread sees."""
 
     def __init__(self, threads: int) -> None: ...
@@ -123,6 +123,6 @@ def counted() -> Iterator[Counts]:
     """Count all that happens until the context ends."""
     found = Counts()
     # Nobody is there to be waited for.
-    in_line = {"ThreadPoolExecutor": _InLine, "Barrier": mock.MagicMock()}
+    in_line = {"ThreadPoolExecutor": InLine, "Barrier": mock.MagicMock()}
     with mock.patch.multiple(device_schedule, **in_line), _Reads(found), _Operations(found):
         yield found

@@ -96,7 +96,7 @@ def test_a_worker_carries_out_a_run_once(small, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("print('good morning')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
     (outcome,) = run_all([small], folder.parent, RunSection(), heard)
-    assert outcome.ending == "finished" and outcome.said == (), outcome
+    assert outcome.ending == "finished" and outcome.last_lines == (), outcome
     assert read_result(folder) == outcome.result and outcome.result["updates"] == 6
     assert heard.updates[-1] == (small.name, 6) and heard.ends == {small.name: "finished"}
     # Done again it is done at once: here, where torch sees another number of threads.

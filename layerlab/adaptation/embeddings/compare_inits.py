@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -15,6 +14,7 @@ from layerlab.data.documents import store_documents
 from layerlab.data.sources import Text
 from layerlab.loading.weights.saved import check_changeable
 from layerlab.recipes.adaptation_sections import EmbeddingSection
+from layerlab.system.write_errors import temporary_folder
 
 # Bytes of each text that are read, once for every way.
 LIMIT = 200_000
@@ -113,7 +113,7 @@ def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
     Raises:
         UserError: there is no text, or it is none that can be written as UTF-8.
     """
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         with store_documents(text.pieces(), Path(folder) / "text", text.name, limit) as store:
             return ["".join(document) for document in store.documents()]
 

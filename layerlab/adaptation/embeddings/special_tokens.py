@@ -26,7 +26,7 @@ def renumber(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
     Raises:
         UserError: a token is gone that a model of this family cannot be without.
     """
-    told: list[str] = []
+    changes: list[str] = []
     for home, settings, name, value in _list_settings(model):
         now = _move(value, numbers.get)
         if now != value:
@@ -38,10 +38,10 @@ def renumber(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
                     f"and {type(settings).__name__} takes no model without one; expected a "
                     "tokenizer that keeps it"
                 ) from error
-            told.append(f"{name} of the {home}: {value} is now {now}")
+            changes.append(f"{name} of the {home}: {value} is now {now}")
     if getattr(model, "generation_config", None) is not None:
         make_savable(model)
-    return tuple(told)
+    return tuple(changes)
 
 
 def list_ids(model: Any) -> set[int]:

@@ -196,7 +196,7 @@ def _reload(model: Any) -> Any:
     }
     try:
         with quiet_libraries(), keep_device_state():
-            found, told = type(model).from_pretrained(
+            found, report = type(model).from_pretrained(
                 None,
                 config=copy.deepcopy(model.config),
                 state_dict=blank,
@@ -207,7 +207,7 @@ def _reload(model: Any) -> Any:
             )
     except Exception as error:  # whatever a family does with what stands in its configuration
         raise _refusal(model, f"it could not be loaded again: {one_line(error)}") from error
-    for name, shape, other in told["mismatched_keys"]:
+    for name, shape, other in report["mismatched_keys"]:
         raise _refusal(
             model,
             f"it could not be loaded again: {name} has the shape {tuple(shape)}, and by its "

@@ -300,8 +300,8 @@ class _Teller:
             held_out=amount.readings * reading,
             beside=beside,
         )
-        told = replace(row, flops=round(flops), tokens=amount.tokens, notes=amount.notes)
-        return _sum(told, parts)
+        entry = replace(row, flops=round(flops), tokens=amount.tokens, notes=amount.notes)
+        return _sum(entry, parts)
 
     def _try(
         self,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,6 +18,7 @@ from layerlab.data.fingerprint import LARGE, fingerprint
 from layerlab.loading.folders import input_files
 from layerlab.recipes.adaptation_sections import SftSection, StepSection
 from layerlab.records.file_digests import hash_file
+from layerlab.system.write_errors import temporary_folder
 
 TRIED, TURNS = 32 << 20, 3  # bytes of the files that are tried, and how many they are
 # Passes over a few tokens before the first update: whether answers may share a pass, and whether
@@ -63,7 +63,7 @@ class BaseFiles:
 
 def measure_rates() -> FileRates:
     """Return what files of 32 MiB take here."""
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         places = [Path(folder, f"{number}.safetensors") for number in range(TURNS)]
         packed = [Path(folder, f"{number}.pt") for number in range(TURNS)]
         weights = {"weights": torch.randn(TRIED // 4)}

@@ -46,10 +46,10 @@ def run_step(context: StageContext) -> Json:
         return found
     if refused := (folder / REFUSED).read_text("utf-8"):
         raise UserError(refused)
-    said = work.words() or [explain_silence(folder)]
+    lines = work.words() or [explain_silence(folder)]
     raise UserError(
         f"a process of {context.stage.key} ended with code {code} "
-        f"({said[-1]}); all that they said is in "
+        f"({lines[-1]}); all that they said is in "
         f"{folder / LOG}; type the same again, which goes on from the last checkpoint"
     )
 
@@ -74,8 +74,8 @@ def _wait(context: StageContext, work: RunProcess, folder: Any) -> None:
     last: Any = None
     while work.code() is None:
         with suppress(OSError, ValueError):
-            told = read_json(folder / TOLD)
-            if told != last:
-                context.tell(*told)
-                last = told
+            message = read_json(folder / TOLD)
+            if message != last:
+                context.tell(*message)
+                last = message
         time.sleep(POLL)

@@ -121,15 +121,15 @@ def vocabulary(context: StageContext) -> Json:
         made = remake(
             context.words("words"), section.size, texts, lambda line: context.tell(line, 0.5)
         )
-    told = made.check.to_dict()
+    report = made.check.to_dict()
 
     def fill(empty: Path) -> None:
         made.words.save_pretrained(empty)
-        text = json.dumps({**told, "kept": made.kept}, ensure_ascii=False, indent=1)
+        text = json.dumps({**report, "kept": made.kept}, ensure_ascii=False, indent=1)
         (empty / PROOF).write_text(text + "\n", encoding="utf-8")
 
     write_folder(context.folder / WORDS, fill, "tokenizer", like=OnlyOwn())
-    return {"words": WORDS, "result": told}
+    return {"words": WORDS, "result": report}
 
 
 def embedding(context: StageContext) -> Json:
@@ -210,7 +210,7 @@ def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
     section = context.recipe.evaluate
     assert section is not None
     found, tokenizer = context.model(), context.words()
-    told: Json = {"bits": {}, "answers": []}
+    scores: Json = {"bits": {}, "answers": []}
     with quiet_libraries():
         for kind in (
             ("domain", "general") if section.text_bytes and "text" in context.stage.needs else ()
@@ -218,7 +218,7 @@ def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
             texts = read_held_out(context.recipe, context.text, kind, section.text_bytes)
             if texts:
                 context.tell(f"reading {kind} text", 0.0)
-                told["bits"][kind] = bits_per_byte(found.model, tokenizer, texts).to_dict()
+                scores["bits"][kind] = bits_per_byte(found.model, tokenizer, texts).to_dict()
     if section.prompts:
         context.tell("answering prompts", 0.0)
         add_plain_template(tokenizer)
@@ -228,8 +228,8 @@ def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
         except UserError as error:
             left_out.append({"what": "an answer", "why": str(error)})
             continue
-        told["answers"].append({"prompt": prompt, "answer": answer})
-    return told
+        scores["answers"].append({"prompt": prompt, "answer": answer})
+    return scores
 
 
 STEPS: dict[str, Callable[[StageContext], Json]] = {

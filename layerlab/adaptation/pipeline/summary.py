@@ -186,9 +186,9 @@ class Tally:
         seen = set()
         for _, left in self._of("evaluate", "contamination"):
             for one in left["result"]["left_out"]:
-                if (told := (one["what"], one["why"])) not in seen:
-                    seen.add(told)
-                    yield {"what": told[0], "why": told[1]}
+                if (entry := (one["what"], one["why"])) not in seen:
+                    seen.add(entry)
+                    yield {"what": entry[0], "why": entry[1]}
         for stage, left in self._of("tune"):
             for name, source in left["result"]["sources"].items():
                 for why, count in source["dropped"].items():

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from layerlab.adaptation.pipeline.plan import describe_base, rules_of, sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
@@ -22,6 +21,7 @@ from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.json_values import Json
+from layerlab.system.write_errors import temporary_folder
 
 # Questions of a benchmark that a report lists.
 LISTED = 50
@@ -36,21 +36,21 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
     Raises:
         UserError: a text cannot be read, or nothing is left of it.
     """
-    told: list[Json] = []
+    reports: list[Json] = []
     every = list(sources(recipe))
     for kind, number, source in every:
-        share = len(told) / len(every)
+        share = len(reports) / len(every)
         tell(f"reading {source.text}", share)
         out = folder / f"{kind}-{number}"
         found = clean(source, out, rules_of(recipe, kind), partial(_tell_read, tell, share))
-        told.append({"kind": kind, "place": out.name, "text": source.text, **found.to_dict()})
-    told[-1]["notes"] += describe_shared([source for _, _, source in every])
-    told[-1]["notes"] += describe_base(recipe)
-    return {"sources": told}
+        reports.append({"kind": kind, "place": out.name, "text": source.text, **found.to_dict()})
+    reports[-1]["notes"] += describe_shared([source for _, _, source in every])
+    reports[-1]["notes"] += describe_base(recipe)
+    return {"sources": reports}
 
 
-def _tell_read(tell: ProgressCallback, share: float, said: str, _: float) -> None:
-    tell(said, share)
+def _tell_read(tell: ProgressCallback, share: float, message: str, _: float) -> None:
+    tell(message, share)
 
 
 def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]:
@@ -75,7 +75,7 @@ def halves(
     It is cut where continued pretraining cuts it.
     """
     found: dict[tuple[str, str], tuple[DocumentStore, DocumentStore]] = {}
-    with TemporaryDirectory() as scratch, ExitStack() as stack:
+    with temporary_folder() as scratch, ExitStack() as stack:
         for kind, number, source in sources(recipe):
             file = folder / f"{kind}-{number}" / TEXT
             pieces = open_source(Source(text=str(file))).pieces()
@@ -138,12 +138,12 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
             chain.from_iterable(given),
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
-        said = (
+        dialogues = (
             "\n".join(turn.text for turn in row.turns)
             for section in (recipe.sft.sources if recipe.sft else ())
             for row in rows_of(section)
         )
-        found = contamination(chain(learned, said), questions(*there)).to_dict()
+        found = contamination(chain(learned, dialogues), questions(*there)).to_dict()
     matches = list(found["matches"])
     return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
 

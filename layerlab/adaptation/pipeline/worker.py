@@ -73,12 +73,12 @@ def _carry(folder: Path) -> None:
     request, rank = read_json(folder / STAGE), int(os.environ["RANK"])
     recipe = make_recipe(read_json(folder / RECIPE), str(folder / RECIPE))
     load_files(request["load"], [request["model"]])
-    told = ProgressFile(folder / TOLD)
+    progress = ProgressFile(folder / TOLD)
     context = StageContext(
         recipe=recipe,
         stage=Stage(**request["stage"]),
         store=StageStore(Path(request["store"])),
-        tell=told.tell,
+        tell=progress.tell,
         rank=rank,
     )
     with usual_arithmetic():

@@ -1,6 +1,5 @@
 """Replay: blocks of domain and general text in an exact ratio of tokens."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +20,7 @@ from layerlab.data.sources import to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.write_errors import temporary_folder
 from layerlab.tokenization.load import separator
 from layerlab.validation import short_repr
 
@@ -97,7 +97,7 @@ def mix_texts(
     texts = {DOMAIN: _sources(reading.domain), GENERAL: general}
     shares = _shares(texts, ratio)
     every = [source for kind in texts.values() for source in kind]
-    with tempfile.TemporaryDirectory() as folder, quiet_libraries():
+    with temporary_folder() as folder, quiet_libraries():
         tokenizer.save_pretrained(folder)
         data = DataSection(
             sources=tuple(every),

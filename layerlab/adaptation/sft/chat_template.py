@@ -210,10 +210,10 @@ class ChatTemplate:
         for number, turn in enumerate(turns):
             if turn.role != ASSISTANT:
                 continue
-            _, before, said, foot = self._find_answer(turns[: number + 1], location)
-            if said is None or not text.startswith(before + said):
+            _, before, answer, foot = self._find_answer(turns[: number + 1], location)
+            if answer is None or not text.startswith(before + answer):
                 return None
-            spans.append((len(before), _end(before + said, foot)))
+            spans.append((len(before), _end(before + answer, foot)))
         return tuple(spans)
 
     def _render_last(self, turns: Sequence[Turn], location: str) -> RenderedConversation:
@@ -227,20 +227,20 @@ class ChatTemplate:
             found = self._reach_prompt(*self._render(turns, location, tracked=True))
             end = found.spans[-1][1] if found.spans else 0
             return replace(found, text=found.text[:end], earlier=len(earlier))
-        head, before, said, foot = self._find_answer(turns, location)
-        if said is None:
-            said = _restore_thought(head, before, turns[-1].text)
-            if said is None:
+        head, before, answer, foot = self._find_answer(turns, location)
+        if answer is None:
+            answer = _restore_thought(head, before, turns[-1].text)
+            if answer is None:
                 raise UserError(
                     "the chat template has no {% generation %} marks, and what the assistant says "
                     f"cannot be told without them: it writes turn {len(turns)} of {location} "
                     "differently in its place; put the marks around it in chat_template, or take "
                     "one that has them: trl.get_training_chat_template(tokenizer) knows many"
                 )
-            said += foot
-        end = _end(before + said, foot)
+            answer += foot
+        end = _end(before + answer, foot)
         spans = (*earlier, (len(before), end))
-        return RenderedConversation((before + said)[:end], spans, len(earlier))
+        return RenderedConversation((before + answer)[:end], spans, len(earlier))
 
     def _find_answer(
         self, turns: Sequence[Turn], location: str
@@ -252,13 +252,13 @@ class ChatTemplate:
         head, foot = self._around(turns, len(turns) - 1, location)
         before = self._render(turns[:-1], location, prompt=True)[0] if turns[:-1] else head
         after = self._render(turns, location)[0]
-        said = after[len(before) :]
+        answer = after[len(before) :]
         kept = (
             after.startswith(before)
-            and said.endswith(foot)
-            and (THOUGHT_END in said or THOUGHT_END not in turns[-1].text)
+            and answer.endswith(foot)
+            and (THOUGHT_END in answer or THOUGHT_END not in turns[-1].text)
         )
-        return head, before, said if kept else None, foot
+        return head, before, answer if kept else None, foot
 
     def _around(self, turns: Sequence[Turn], number: int, location: str) -> tuple[str, str]:
         """Return the text before and after the content of a turn.
@@ -320,12 +320,12 @@ def _restore_thought(head: str, asked: str, answer: str) -> str | None:
         head: what the template writes before an answer.
         asked: what it asks for one by, which may begin a thought.
     """
-    told = bool(WRITTEN_END.search(answer))
-    if told != (THOUGHT_END in answer):
+    has_end = bool(WRITTEN_END.search(answer))
+    if has_end != (THOUGHT_END in answer):
         return None
     stem, opened, blanks = asked.rpartition(THOUGHT)
     own = head.removeprefix(stem)
     if opened and not blanks.strip() and (not own or own.startswith(THOUGHT)):
         closed = own.removeprefix(THOUGHT) or f"\n{THOUGHT_END}\n\n"
-        return answer.lstrip().removeprefix(THOUGHT).lstrip("\n") if told else closed + answer
-    return head[len(asked) :] + answer if told and head.startswith(asked) else None
+        return answer.lstrip().removeprefix(THOUGHT).lstrip("\n") if has_end else closed + answer
+    return head[len(asked) :] + answer if has_end and head.startswith(asked) else None

@@ -169,19 +169,23 @@ class Encoder:
 
     def _encode(self, rendered: RenderedConversation, marks: str) -> tuple[list[int], np.ndarray]:
         """Return the tokens, and the number of the span that each is in, or -1."""
-        shown, plain = _show(rendered, marks)
-        cuts = {0, len(shown.text), *(edge for span in (*shown.spans, *plain) for edge in span)}
+        rendering, plain = _show(rendered, marks)
+        cuts = {
+            0,
+            len(rendering.text),
+            *(edge for span in (*rendering.spans, *plain) for edge in span),
+        }
         ids, sides = list[int](), list[int]()
         for start, end in pairwise(sorted(cuts)):
             literal = _number(start, plain) >= 0
-            found = _tokens(self._bare if literal else self._engine, shown.text, start, end)
+            found = _tokens(self._bare if literal else self._engine, rendering.text, start, end)
             if literal and (made := {*found} & {*self._control.values()}):
                 raise UserError(
                     f"the tokenizer makes the token {made.pop()} of plain text, so that a text "
                     "could end a turn; use another tokenizer"
                 )
             ids += found
-            sides += [_number(start, shown.spans)] * len(found)
+            sides += [_number(start, rendering.spans)] * len(found)
         if ids:
             sides[0] = -1  # nothing stands before it that could predict it
         return ids, np.array(sides, np.int64)
@@ -255,6 +259,6 @@ def _bare(machine: Tokenizer) -> Tokenizer:
 
     What they are called is text like any other.
     """
-    told = json.loads(machine.to_str())
-    told["added_tokens"], told["post_processor"] = [], None
-    return Tokenizer.from_str(json.dumps(told))
+    settings = json.loads(machine.to_str())
+    settings["added_tokens"], settings["post_processor"] = [], None
+    return Tokenizer.from_str(json.dumps(settings))

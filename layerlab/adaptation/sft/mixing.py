@@ -185,8 +185,8 @@ def _content(row: Example) -> bytes:
     """
     if row.conversation:
         return row.conversation
-    told = row.ids.tobytes() + row.answer.tobytes()
-    return blake2b(told, digest_size=16).digest()
+    content = row.ids.tobytes() + row.answer.tobytes()
+    return blake2b(content, digest_size=16).digest()
 
 
 def blocks(

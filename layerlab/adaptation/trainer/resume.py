@@ -52,8 +52,8 @@ def check_same_plan(
     Raises:
         UserError: the folder holds a run that was begun with something else.
     """
-    told = {name: str(value) for name, value in sorted(arguments.items())}
-    plan = json.loads(json.dumps({**plan, DAY: str(find_day(out)), "arguments": told}))
+    texts = {name: str(value) for name, value in sorted(arguments.items())}
+    plan = json.loads(json.dumps({**plan, DAY: str(find_day(out)), "arguments": texts}))
     file = out / PLAN
     if not file.is_file():
         content = {**plan, BEGINNING: beginning}

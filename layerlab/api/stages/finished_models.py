@@ -85,9 +85,9 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], progress: Progress
             for measure, parsed in _score_measures(section):
                 with lock_runs([folder]):
                     remarks = odd.get(measure, ())
-                    told = _score(task.recipe, folder, result, parsed, asked[measure], remarks)
-                if told is not None:
-                    progress.note(f"{run.name}: {measure} {told.score:.4f}")
+                    outcome = _score(task.recipe, folder, result, parsed, asked[measure], remarks)
+                if outcome is not None:
+                    progress.note(f"{run.name}: {measure} {outcome.score:.4f}")
 
 
 def plan_scores(task: PreparedRecipe, runs: int) -> list[dict[str, Any]]:

@@ -18,6 +18,6 @@ def watched_runs(model: PreTrainedModel, *, progress: bool) -> Iterator[Progress
         threads(model.num_parameters()),
         evaluation_mode(model),
         quiet_libraries(),
-        InspectionBar() if progress else nullcontext(NullProgress()) as shown,
+        InspectionBar() if progress else nullcontext(NullProgress()) as bar,
     ):
-        yield shown
+        yield bar

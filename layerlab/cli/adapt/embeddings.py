@@ -67,8 +67,8 @@ def embed(
         load=load or (),
         progress=not quiet,
     )
-    said = f"{done.resized.summary()}\nThe model: {out}"
-    show_result(done, as_json, lambda width: _table(done, width), said)
+    summary = f"{done.resized.summary()}\nThe model: {out}"
+    show_result(done, as_json, lambda width: _table(done, width), summary)
 
 
 def _table(done: Any, width: int) -> Any:

@@ -195,11 +195,11 @@ class Index:
             hits = np.flatnonzero(documents)
             if not len(hits):
                 continue
-            covered, told = (_cover(starts, length, len(parts)) for starts in (documents, sought))
+            covered, usable = (_cover(starts, length, len(parts)) for starts in (documents, sought))
             yield TouchedQuestion(
                 benchmark=benchmark,
                 id=name,
-                covered=float(covered[told].mean()),
+                covered=float(covered[usable].mean()),
                 document=int(documents[hits].min()),
                 run=join_units(parts[hits[0] : hits[0] + length]),
             )

@@ -184,7 +184,7 @@ class ResultCache:
         """
         if self.folder is None:
             return None
-        path = self.place(name)
+        path = self.locate(name)
         if not path.is_file() or not self._samples(name).is_file():
             return None
         try:
@@ -201,7 +201,7 @@ class ResultCache:
         lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)
         written = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
         kept = seal(record, written.read_bytes())
-        write_file(self.place(name), json.dumps(kept, ensure_ascii=False))
+        write_file(self.locate(name), json.dumps(kept, ensure_ascii=False))
         self._log(name).unlink(missing_ok=True)
 
     def open_log(self, name: str, trial: "TrialRun | None", seed: int) -> "AnswerLog":
@@ -222,13 +222,13 @@ class ResultCache:
         lines = self._samples(name).read_text("utf-8").split("\n")
         return [json_of(line) for line in lines if line]
 
-    def place(self, name: str) -> Path:
+    def locate(self, name: str) -> Path:
         """Return the file of a kept task."""
         assert self.folder is not None
         return self.folder / LEAVES / f"{name}.json"
 
     def _log(self, name: str) -> Path:
-        return self.place(name).with_suffix(".jsonl")
+        return self.locate(name).with_suffix(".jsonl")
 
     def _samples(self, name: str) -> Path:
         assert self.folder is not None
@@ -274,9 +274,9 @@ class AnswerLog:
         """
         from layerlab.system.rng import draw_with_seed  # late: it takes torch
 
-        told = key(batch=json.dumps(batch, default=str))
-        self._asked[told] += 1  # the same may be asked again, for another sample
-        name = f"{told} {self._asked[told]}"
+        digest = key(batch=json.dumps(batch, default=str))
+        self._asked[digest] += 1  # the same may be asked again, for another sample
+        name = f"{digest} {self._asked[digest]}"
         if (kept := self._kept.pop(name, None)) is not None:
             self.seconds += kept["seconds"]
             return kept["answers"], kept["named"]

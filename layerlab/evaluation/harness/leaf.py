@@ -148,8 +148,8 @@ class LmEvalTask(LeafTask):
         """Return what it came to, as results keep it, scored by the metric it is known by."""
         rows = metric_rows(found, self.task.higher_is_better())
         values = {row["metric"]: row["value"] for row in rows}
-        told = values.get(found.worth, next(iter(values.values()), None))
-        blank = {"score": told, "error": None, "low": None, "high": None, "effective_n": None}
+        worth = values.get(found.worth, next(iter(values.values()), None))
+        blank = {"score": worth, "error": None, "low": None, "high": None, "effective_n": None}
         # A perplexity of all questions is no mean of what each of them is worth.
         means = [row["metric"] for row in rows if "share" in row]
         mean = mark_accuracy(list(found.scores.values())) if found.worth in means else None

@@ -176,7 +176,7 @@ class EvaluationRun:
                     raise ValueError(f"its {key} does not follow from its scores")
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.cache.place(name)} is not what a task came to: {error}; delete it, and "
+                f"{self.cache.locate(name)} is not what a task came to: {error}; delete it, and "
                 "type the command again"
             ) from None
         return record
@@ -255,8 +255,8 @@ class EvaluationRun:
         }
         if self.subject.folder is None:  # whoever holds it may have changed it
             about["state"] = describe_state(model)
-        told = describe_tokenizer(tokenizer) + json.dumps(about, sort_keys=True, default=str)
-        digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
+        identity = describe_tokenizer(tokenizer) + json.dumps(about, sort_keys=True, default=str)
+        digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{self.weights or hash_offloaded(model)} {digest} {model.dtype}"
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:

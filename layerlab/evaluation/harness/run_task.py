@@ -176,10 +176,10 @@ def _right_places(task: Any, sample: Mapping[str, Any], choices: Sequence[str]) 
     """Return the places of the right options of a question, as lm-eval or our marks read them."""
     if is_ours(task):
         return set(sample["doc"]["gold"])
-    told = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
+    target = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
     return {
         index
-        for one in (told if isinstance(told, list) else [told])
+        for one in (target if isinstance(target, list) else [target])
         if (index := find_place(one, choices)) is not None
     }
 

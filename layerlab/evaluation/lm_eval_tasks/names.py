@@ -27,13 +27,13 @@ def find_entries(names: Iterable[str]) -> dict[str, Any]:
         Entries as `TaskManager.task_index` has them; a name that there is not is not in it.
     """
     found: dict[str, Any] = {}
-    wanted, looked = {name for name in names if NAME.fullmatch(name)}, set[str]()
-    while wanted := wanted - looked:
+    wanted, past = {name for name in names if NAME.fullmatch(name)}, set[str]()
+    while wanted := wanted - past:
         places = find_declaring_files(frozenset(wanted))
         with hush():
             index = TaskIndex.build(sorted({path.parent for path in places}))
         found = {**index, **found}
-        looked |= wanted
+        past |= wanted
         wanted = {one for name in wanted for one in _children(found.get(name))}
     return found
 

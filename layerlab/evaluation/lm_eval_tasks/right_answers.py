@@ -43,7 +43,7 @@ def leave_out_unmarkable(task: Any) -> list[str]:
         _keep(task, documents, kept)
     return [
         *_describe_faults(task.task_name, faults),
-        *_describe_faults(task.task_name, _leave_out_examples(task, documents), shown=True),
+        *_describe_faults(task.task_name, _leave_out_examples(task, documents), examples=True),
         *describe_repeated(task.task_name, [found[index].key for index in kept]),
     ]
 
@@ -152,15 +152,15 @@ def _look(task: Any, document: Any) -> _Question:
     alike = task.multiple_input or listed == bool(task.multiple_target)
     named = (written := str(answer)) in choices
     # Options that are the places themselves, in another order, say nothing of what is meant.
-    told = named and not listed and set(choices) != set(map(str, range(len(choices))))
+    by_text = named and not listed and set(choices) != set(map(str, range(len(choices))))
     if not places or not alike:
         fault = f"its answer {short_repr(answer)} names none of its {len(choices)} options"
-        other = written if told and not places else None
+        other = written if by_text and not places else None
         return _Question(fault, options=len(choices), answer=answer, text=other)
     if listed or task.multiple_input or (isinstance(answer, str) and named):
         return _Question(key=key, options=len(choices))
     index = places.pop()
-    other = written if told and choices[index] != written else None
+    other = written if by_text and choices[index] != written else None
     return _Question(
         key=key, options=len(choices), answer=answer, index=index, text=other, written=named
     )
@@ -276,11 +276,11 @@ def _leave_out_examples(task: Any, documents: Any) -> list[str]:
     return ["" if one in asked else fault for one, fault in zip(pool, faults, strict=True)]
 
 
-def _describe_faults(name: str, faults: Sequence[str], *, shown: bool = False) -> Iterator[str]:
+def _describe_faults(name: str, faults: Sequence[str], *, examples: bool = False) -> Iterator[str]:
     """Return lines on questions that are left out, or on examples, which are shown."""
     many, lines = f"{len(faults):,}", []
     for number, fault in enumerate(faults, 1):
-        head = f"example {number:,} of {many}" if shown else f"question {number:,} of {many}"
+        head = f"example {number:,} of {many}" if examples else f"question {number:,} of {many}"
         if fault:
             lines.append(f"{head}: {fault}; it is left out")
     return (f"{name}: {line}" for line in sum_up_alike(lines))

@@ -22,8 +22,8 @@ def find_clusters(pairs: Sequence[QuestionPairs]) -> np.ndarray | None:
     count = 0
     for one in pairs:
         for place, (_, answer) in enumerate(one.answers):
-            told = answer.documents.get(one.document) if one.document else None
-            own = [(one.document or "", told)] if told is not None else []
+            digest = answer.documents.get(one.document) if one.document else None
+            own = [(one.document or "", digest)] if digest is not None else []
             own += [(QUESTION, one.asked[place])] if one.asked else []
             links += [(count, marks.setdefault(mark, len(marks))) for mark in own]
             count += 1

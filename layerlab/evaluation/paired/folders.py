@@ -26,7 +26,7 @@ from layerlab.evaluation.paired.answers import (
 from layerlab.evaluation.paired.harness_results import (
     check_answers,
     describe_marking,
-    list_told,
+    list_result_tasks,
     pick_directions,
     read_results,
 )
@@ -161,7 +161,7 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         dated.setdefault(fits["task"], []).append((fits["date"] or "", file))
     latest = {task: max(each) for task, each in dated.items()}
     results = _read_results(folder, {date for each in dated.values() for date, _ in each})
-    told = set[str]().union(*(list_told(one) for _, one in results.values()))
+    tasks = set[str]().union(*(list_result_tasks(one) for _, one in results.values()))
     used = {date: results[date] for date, _ in sorted(latest.values())}
     if expand_home(given).is_dir():
         _refuse_newer(folder, {task: date for task, (date, _) in latest.items()})
@@ -174,7 +174,7 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         groups=_list_groups(one for _, one in results.values()),
         results={task: results[date] for task, (date, _) in latest.items()},
         # Whoever names a file does not ask for those beside it.
-        missing=sorted(told - latest.keys()) if expand_home(given).is_dir() else (),
+        missing=sorted(tasks - latest.keys()) if expand_home(given).is_dir() else (),
         unlike=list_unlike_settings(list(used.values())),
         settings=list_settings(list(used.values())[-1][1]),
     )
@@ -193,8 +193,8 @@ def _refuse_newer(folder: Path, dates: Mapping[str, str]) -> None:
         date = path.stem.partition("_")[2]
         if date <= min(dates.values()):
             continue
-        told = list_told(read_results(path))
-        if newer := sorted(task for task, own in dates.items() if task in told and own < date):
+        tasks = list_result_tasks(read_results(path))
+        if newer := sorted(task for task, own in dates.items() if task in tasks and own < date):
             raise UserError(
                 f"{path} is newer than the answers to {short_repr(newer[0])} beside it, which are "
                 "of an earlier evaluation; evaluate again with --log_samples, or move the newer "
@@ -216,8 +216,8 @@ def _list_groups(results: Iterable[Record]) -> dict[str, frozenset[str]]:
     """Return the tasks of each group, as results name them."""
     parts: dict[str, list[str]] = {}
     for one in results:
-        told = one.get("group_subtasks")
-        for name, own in told.items() if isinstance(told, dict) else ():
+        members = one.get("group_subtasks")
+        for name, own in members.items() if isinstance(members, dict) else ():
             if isinstance(own, list) and own:
                 parts[str(name)] = list(map(str, own))
     return {name: frozenset(_list_leaves(name, parts, set())) for name in parts}
@@ -280,8 +280,8 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
     kept = None
     with suppress(UserError):  # which names the digest, and not what was changed
         kept = ResultCache(folder).load(path.stem)
-    told = ("scores", "metrics")
-    if kept is None or [kept.get(one) for one in told] != [record.get(one) for one in told]:
+    keys = ("scores", "metrics")
+    if kept is None or [kept.get(one) for one in keys] != [record.get(one) for one in keys]:
         raise UserError(
             f"{path} is not what {RESULTS} was made from: it was changed, or {LEAVES}/{path.stem}"
             ".json, which has its digest, is missing or another's; copy the whole folder again, or "

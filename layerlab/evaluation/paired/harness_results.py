@@ -48,12 +48,12 @@ def read_results(path: Path) -> Record:
 
 def pick_directions(results: Record, task: str) -> dict[str, bool]:
     """Return whether more is better of a question, by metric, where the results say it."""
-    told = results.get("higher_is_better", {}).get(task, {})
+    directions = results.get("higher_is_better", {}).get(task, {})
     ways = _list_ways(task, results)
     return {
         # What makes a perplexity of all questions is the log-likelihood of each.
         str(name): one or ways.get(str(name)) == "perplexity"
-        for name, one in told.items()
+        for name, one in directions.items()
         if isinstance(one, bool)
     }
 
@@ -71,7 +71,7 @@ def describe_marking(task: str, results: Record) -> dict[str, str]:
     }
 
 
-def list_told(results: Record) -> set[str]:
+def list_result_tasks(results: Record) -> set[str]:
     """Return the tasks that results tell of, whether their answers lie beside or not."""
     return {str(task) for task in results.get("n-samples", {})}
 
@@ -88,12 +88,12 @@ def check_answers(task: str, found: TaskAnswers, results: Record, path: Path) ->
             f"{found.path} holds the answers to {len(found.answers):,} questions, and {path.name} "
             f"tells of {count:,}; {_restore()}"
         )
-    for name, told in _list_means(task, found, results):
+    for name, claim in _list_means(task, found, results):
         mean = fmean(one.scores[name] for one in found.answers.values())
-        if not math.isclose(mean, told, rel_tol=1e-6, abs_tol=1e-9):
+        if not math.isclose(mean, claim, rel_tol=1e-6, abs_tol=1e-9):
             raise UserError(
                 f"the mean {name} of the questions of {found.path} is {mean:.6g}, and {path.name} "
-                f"says {told:.6g}; {_restore()}"
+                f"says {claim:.6g}; {_restore()}"
             )
 
 
@@ -106,16 +106,16 @@ def _restore() -> str:
 
 def _list_means(task: str, found: TaskAnswers, results: Record) -> Iterator[tuple[str, float]]:
     """Yield the metrics that are means over all questions, with what the results say of each."""
-    told = results.get("results", {}).get(task, {})
+    metrics = results.get("results", {}).get(task, {})
     ways = _list_ways(task, results)
     each = [one.scores for one in found.answers.values()]
     for name in each[0]:
         metric = name.partition(",")[0]
         way = ways.get(metric) or ("mean" if metric in _MEANS else None)
-        keys = [key for key in told if key == name or key.partition(",")[0] == name]
+        keys = [key for key in metrics if key == name or key.partition(",")[0] == name]
         # Of several filters it is not said which one these are.
         if way == "mean" and len(keys) == 1 and all(name in one for one in each):
-            if is_number(value := told[keys[0]]):
+            if is_number(value := metrics[keys[0]]):
                 yield name, float(value)
 
 

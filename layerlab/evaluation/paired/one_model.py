@@ -48,9 +48,9 @@ def list_unlike_settings(results: Sequence[tuple[Path, Record]]) -> list[str]:
     Raises:
         UserError: they are of two models.
     """
-    told = [(path, dict(_list_settings(one))) for path, one in results if one.get("config")]
+    settings = [(path, dict(_list_settings(one))) for path, one in results if one.get("config")]
     unlike: set[str] = set()
-    for (first, here), (second, there) in pairwise(told):
+    for (first, here), (second, there) in pairwise(settings):
         differ = sorted(_list_unlike(here, there))
         if name := next((one for one in (*_MODEL, *_FOUND) if one in differ), None):
             one, other = (short_repr(each.get(name, "")) for each in (here, there))
@@ -79,15 +79,15 @@ def describe_settings(models: Sequence[Mapping[str, str]]) -> list[str]:
         models: settings of each; empty where nothing is known.
     """
     loaded = [one for one in models if one.keys() - set(_FOUND)]
-    told = []
+    remarks = []
     for name in sorted({name for one in models for name in one} - set(_OWN)):
         known = [one for one in models if one] if name in _FOUND else loaded
         values = dict.fromkeys(one.get(name, "none given") for one in known)
         unknown = name in (*_FOUND, *_ASKING) and not all(name in one for one in known)
         told_better = all(_TOLD.get(name) in one for one in known)
         if len(values) > 1 and not unknown and not told_better:
-            told.append(f"{name} ({' and '.join(map(short_repr, values))})")
-    return told
+            remarks.append(f"{name} ({' and '.join(map(short_repr, values))})")
+    return remarks
 
 
 def _list_unlike(here: Mapping[str, str], there: Mapping[str, str]) -> Iterator[str]:

@@ -100,8 +100,8 @@ def pick_tasks(models: Sequence[AnsweredModel], allowed: Sequence[str]) -> list[
             )
     shared = set.intersection(*(set(one.tasks) for one in models))
     if not shared:
-        told = "; ".join(f"{one.name} has {_list(one.tasks)}" for one in models)
-        raise UserError(f"no task was asked of all: {told}; name evaluations of the same tasks")
+        tasks = "; ".join(f"{one.name} has {_list(one.tasks)}" for one in models)
+        raise UserError(f"no task was asked of all: {tasks}; name evaluations of the same tasks")
     for one in models:
         if "tasks" not in allowed and one.missing:
             raise UserError(
@@ -351,19 +351,19 @@ def _is_higher(
     if direction is not None:
         return direction
     name = metric.partition(",")[0]
-    told = {
+    by_run = {
         who: one.higher.get(metric, one.higher.get(name))
         for who, one in (theirs, ours)
         if {metric, name} & one.higher.keys()
     }
-    if len(set(told.values())) > 1:
-        words = ", ".join(f"{'higher' if one else 'lower'} in {who}" for who, one in told.items())
+    if len(set(by_run.values())) > 1:
+        words = ", ".join(f"{'higher' if one else 'lower'} in {who}" for who, one in by_run.items())
         raise UserError(
             f"what is better of {metric} of {task} is {words}, as their results say; evaluate both "
             f"in the same way, or type --metric {metric}=lower or {metric}=higher"
         )
     usual = _HIGHER[name] if name in _HIGHER else is_higher_better(name)
-    found = next(iter(told.values()), usual)
+    found = next(iter(by_run.values()), usual)
     if found is None:
         raise UserError(
             f"whether more of {metric} of {task} is better is said nowhere: no results of lm-eval "
@@ -386,5 +386,5 @@ def _pick_document(answers: Sequence[ModelAnswer], wanted: Sequence[str]) -> str
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:6]) or "none"
-    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown
+    some = ", ".join(names[:6]) or "none"
+    return f"{some} and {len(names) - 6} more" if len(names) > 6 else some

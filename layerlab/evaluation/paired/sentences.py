@@ -166,8 +166,8 @@ def _describe_scores(pairs: Sequence[QuestionPairs]) -> Iterator[str]:
 
 
 def _describe_settings(models: Sequence[AnsweredModel]) -> Iterator[str]:
-    if told := describe_settings([one.settings for one in models]):
-        yield f"models were loaded or asked with other settings of {', '.join(told)}"
+    if remarks := describe_settings([one.settings for one in models]):
+        yield f"models were loaded or asked with other settings of {', '.join(remarks)}"
     if len({one.settings.get("max_length", "") for one in models} - {""}) > 1:
         yield "prompts that are longer than a model's max_length were cut by lm-eval"
 
@@ -246,8 +246,8 @@ def is_beyond(row: Record) -> bool:
 def list_names(names: Sequence[str]) -> str:
     """List the first names, and say how many more there are."""
     names = list(dict.fromkeys(names))
-    shown = ", ".join(names[:LISTED])
-    return f"{shown} and {len(names) - LISTED} more" if len(names) > LISTED else shown
+    some = ", ".join(names[:LISTED])
+    return f"{some} and {len(names) - LISTED} more" if len(names) > LISTED else some
 
 
 def _where(row: Record) -> str:
@@ -260,16 +260,16 @@ def _where(row: Record) -> str:
 
 
 def _describe_evidence(row: Record, level: Level) -> str:
-    told = []
+    parts = []
     if row["low"] is not None:
         percent = f"{100 * level.confidence:g} %"
         low, high = (format_size(row, row[end], sign=True) for end in ("low", "high"))
-        told.append(f"{percent} interval {low} to {high}")
+        parts.append(f"{percent} interval {low} to {high}")
     holm, tests = row["holm"], level.comparisons
-    told.append(f"p = {holm:.2g}")
+    parts.append(f"p = {holm:.2g}")
     if tests > 1:
-        told[-1] += f" after Holm's correction for {tests} tests"
-    return ", ".join([*told, row["test"]])
+        parts[-1] += f" after Holm's correction for {tests} tests"
+    return ", ".join([*parts, row["test"]])
 
 
 def _describe_flips(row: Record) -> str:

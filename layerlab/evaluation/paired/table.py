@@ -37,9 +37,9 @@ def _parts(content: Record, width: int) -> "Iterator[RenderableType]":
         head = (*_HEAD, *(["within margin"] if margined else []))
         yield grids(head, cells, {"over", "verdict", "within margin"}, width)
         yield Text()
-        told = [row for row in rows if row["scope"] != TASK or len(rows) == 1]
-        told += [row for row in rows if row not in told and row["verdict"] in STYLES]
-        for row in told:
+        verdicts = [row for row in rows if row["scope"] != TASK or len(rows) == 1]
+        verdicts += [row for row in rows if row not in verdicts and row["verdict"] in STYLES]
+        for row in verdicts:
             yield plain(row["said"], STYLES.get(row["verdict"], ""))
         yield Text()
         yield from _flips(content, arm)
@@ -53,8 +53,8 @@ def _flips(content: Record, arm: str) -> "Iterator[RenderableType]":
     found = [one for one in content["flipped"] if one["arm"] == arm]
     if not found:
         return
-    shown = f"; the first {FLIPS}" if len(found) > FLIPS else ""
-    yield plain(f"{len(found):,} questions flipped{shown}", "bold")
+    limit = f"; the first {FLIPS}" if len(found) > FLIPS else ""
+    yield plain(f"{len(found):,} questions flipped{limit}", "bold")
     for one in found[:FLIPS]:
         way = "gained" if one["right_now"] else "lost"
         yield plain(f"{way}: {one['task']}, question {one['question']}: {one['text']}")

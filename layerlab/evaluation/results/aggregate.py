@@ -218,9 +218,9 @@ def _chance(benchmark: Benchmark, records: Sequence[Record]) -> float | None:
 
 def _pool(records: Sequence[Record], name: str) -> float | None:
     """Return the mean of a number over all questions of the tasks that report it."""
-    told = [one for one in records if one[name] is not None]
-    total = sum(one["n"] for one in told)
-    return sum(one["n"] * one[name] for one in told) / total if total else None
+    with_number = [one for one in records if one[name] is not None]
+    total = sum(one["n"] for one in with_number)
+    return sum(one["n"] * one[name] for one in with_number) / total if total else None
 
 
 def _shots(records: Sequence[Record]) -> dict[str, Any]:

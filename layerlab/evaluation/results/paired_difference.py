@@ -87,8 +87,8 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
         found.setdefault(title, {}).update(dict.fromkeys(_differing(one, its)))
         if _is_scored(one, its) and not match_scores(one["scores"], its["scores"])[0]:
             apart[title] += 1
-    told = {title: "; ".join(ways) for title, ways in found.items() if ways}
-    lines = [f"asked differently: {title}: {ways}" for title, ways in told.items()]
+    by_title = {title: "; ".join(ways) for title, ways in found.items() if ways}
+    lines = [f"asked differently: {title}: {ways}" for title, ways in by_title.items()]
     bare = [
         f"asked differently: {title}: no question in common in {n} of its parts"
         for title, n in apart.items()
@@ -98,25 +98,25 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
 
 def _differing(one: Record, its: Record) -> Iterator[str]:
     """Yield in what a task was asked differently, and not what follows from that."""
-    told: set[str] = set()
+    effects: set[str] = set()
     if one["scoring"] != its["scoring"]:
         yield f"scored by {one['scoring']} here, by {its['scoring']} there"
-        told |= {"prompt", "answers", "marking"}
+        effects |= {"prompt", "answers", "marking"}
     shots, asked = one["shots"]["asked"], its["shots"]["asked"]
     if shots != asked:
         one_only = f"{shots} example here, {asked} there"
         yield one_only if shots == 1 else f"{shots} examples here, {asked} there"
-        told |= {"examples", "cut"}
+        effects |= {"examples", "cut"}
     for name, words, follows in (
         ("cot", "explained examples", "examples"),
         ("chat", "the chat template", "template"),
     ):
         if bool(one.get(name)) != bool(its.get(name)):
             yield f"{words} only here" if one.get(name) else f"{words} only there"
-            told.add(follows)
+            effects.add(follows)
     ways, theirs = one.get("asked") or {}, its.get("asked") or {}
     for part, words in MANNER.items():
-        if part not in told and part in theirs and ways.get(part) not in (None, theirs[part]):
+        if part not in effects and part in theirs and ways.get(part) not in (None, theirs[part]):
             yield words
     here, there = one.get("limited"), its.get("limited")
     if here and there and here != there:
@@ -127,7 +127,7 @@ def _differing(one: Record, its: Record) -> Iterator[str]:
     size, other = one.get("batch", 1), its.get("batch", 1)  # earlier versions: as of one
     if size != other and (one.get("near") or its.get("near")):
         yield f"answers written in batches of {size} here, of {other} there"
-    if "cut" not in told and (cut := _count_otherwise_cut(one, its)):
+    if "cut" not in effects and (cut := _count_otherwise_cut(one, its)):
         yield f"questions with other examples left out, or not asked, for want of context: {cut:,}"
 
 

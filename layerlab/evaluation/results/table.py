@@ -108,8 +108,8 @@ def _parts(content: Record, width: int, subjects: bool) -> Iterator[RenderableTy
             yield from _subjects(content, str(arm["arm"]), width)
         sections = [row for row in content["sections"] if row["arm"] == arm["arm"]]
         if sections and (subjects or any(row["benchmark"] == "lawbench" for row in sections)):
-            shown = [row for row in sections if subjects or row["benchmark"] == "lawbench"]
-            yield grid(shown, _SECTIONS, ("benchmark", "by", "section"), width)
+            visible = [row for row in sections if subjects or row["benchmark"] == "lawbench"]
+            yield grid(visible, _SECTIONS, ("benchmark", "by", "section"), width)
             yield Text()
     if _has_normalized(content):
         yield plain(ACC_NORM, "dim")

@@ -64,8 +64,8 @@ def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
         >>> by_likelihood([-1.0, -2.0], [0]), by_likelihood([math.nan, math.nan], [0])
         (1.0, 0.0)
     """
-    told = not any(map(math.isnan, likelihoods))
-    return float(told and likeliest(likelihoods) in right)
+    are_numbers = not any(map(math.isnan, likelihoods))
+    return float(are_numbers and likeliest(likelihoods) in right)
 
 
 def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) -> dict[str, float]:

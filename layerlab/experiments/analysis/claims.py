@@ -209,14 +209,14 @@ def _row(judged: JudgedClaim, level: Level, unit: str) -> dict[str, Any]:
 
 def _describe(judged: JudgedClaim, level: Level, unit: str) -> str:
     """Describe the verdict in a sentence, with the number that decides it."""
-    count, told = len(judged.pairs), _decisive(judged)
+    count, pair = len(judged.pairs), _decisive(judged)
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
     if count > 1:
         head += f", {_share(judged, level)}"
     questions = is_scored(judged.claim.measure)
-    later = describe_later(told.later, told.evidence, unit, questions=questions)
+    later = describe_later(pair.later, pair.evidence, unit, questions=questions)
     parts = [
-        f"{head}: {_describe_pair(judged, told, level, unit)}",
+        f"{head}: {_describe_pair(judged, pair, level, unit)}",
         later,
         _describe_unfinished(judged),
     ]
@@ -268,12 +268,12 @@ def _describe_pair(judged: JudgedClaim, pair: ArmPair, level: Level, unit: str) 
 
 def _evidence(judged: JudgedClaim, pair: ArmPair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
-    told = describe_interval(found, questions=is_scored(judged.claim.measure))
+    text = describe_interval(found, questions=is_scored(judged.claim.measure))
     if count > 1:
-        told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
+        text += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
     else:
-        told += f", p = {judged.holm:.2g} of the claim"
-    return told + describe_pairing(found)
+        text += f", p = {judged.holm:.2g} of the claim"
+    return text + describe_pairing(found)
 
 
 def _describe_unfinished(judged: JudgedClaim) -> str:

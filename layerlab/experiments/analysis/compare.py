@@ -53,9 +53,9 @@ def compare_runs(
             claim one arm, seed and rate.
     """
     planned, read = section_of(recipe), _read(found)
-    looked = look_at_recipe(recipe, read, elsewhere)
-    baselines, records, metric = looked.baselines, looked.records, looked.metric
-    stages, family, names = looked.stages, looked.family, list(baselines)
+    evidence = look_at_recipe(recipe, read, elsewhere)
+    baselines, records, metric = evidence.baselines, evidence.records, evidence.metric
+    stages, family, names = evidence.stages, evidence.family, list(baselines)
     others = Counter(one.arm for one in read if one.arm not in names)
     stage = stages[-1]
     section, sides = stage.section, stage.sides
@@ -86,7 +86,7 @@ def compare_runs(
         "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
-        "interactions": judge_interactions(looked.crossed, stages, family, name_unit(metric)),
+        "interactions": judge_interactions(evidence.crossed, stages, family, name_unit(metric)),
         "measures": judge_measures(baselines, stages, family),
         "tests": len(family),
         "claims": judge_claims(section, baselines, stages, family, name_unit(metric)),
@@ -96,17 +96,17 @@ def compare_runs(
         # Runs matched by time meet at the k-th evaluation of each.
         "paired": paired_curves(stage, baselines, "rank" if section.match == "time" else "tokens"),
         "remarks": [
-            *remarks(section, sides, looked.contrasts, _worse(rows)),
-            *disclose_looks(planned, section if family.looked else None),
+            *remarks(section, sides, evidence.contrasts, _worse(rows)),
+            *disclose_looks(planned, section if family.has_look else None),
             *_unequal(stage),
             *_one_text(stage, baselines),
             *warn_of_one_arm(baselines),
             *notes([one.manifest for one in records]),
             *warn_of_many_slots(rows),
             *_loose(section, rows),
-            *looked.speeds,
-            *looked.scores,
-            *looked.left,
+            *evidence.speeds,
+            *evidence.scores,
+            *evidence.left,
         ],
         "elsewhere": dict(others),
     }
@@ -155,8 +155,8 @@ def _one_text(stage: Look, baselines: Mapping[str, str]) -> list[str]:
 
 
 def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = [loose(row["arm"], row["against"], section.match, row["mismatch"]) for row in rows]
-    return [one for one in told if one is not None]
+    by_row = [loose(row["arm"], row["against"], section.match, row["mismatch"]) for row in rows]
+    return [one for one in by_row if one is not None]
 
 
 def _worse(rows: Sequence[Mapping[str, Any]]) -> list[str]:

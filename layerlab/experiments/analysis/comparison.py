@@ -81,9 +81,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Show the rows and their sentences in a notebook; text only, so that nothing runs."""
-        told = "".join(f"<li>{html.escape(str(row['said']))}</li>" for row in self.rows)
+        items = "".join(f"<li>{html.escape(str(row['said']))}</li>" for row in self.rows)
         kept = [name for name in SHOWN if any(name in row for row in self.rows)]
-        return f"{self.frame()[kept].to_html(index=False)}<ul>{told}</ul>"
+        return f"{self.frame()[kept].to_html(index=False)}<ul>{items}</ul>"
 
     def table(self, width: int = 100) -> "RenderableType":
         """Return the table for a terminal of this width."""

@@ -219,9 +219,9 @@ def without_untimed(
         ([], [])
     """
     named, remarks = set(section.timed), list[str]()
-    if told := ", ".join(section.timed):
+    if names := ", ".join(section.timed):
         remarks.append(
-            f"of speeds only those of {told} count: the other runs shared their device, and their "
+            f"of speeds only those of {names} count: the other runs shared their device, and their "
             "seconds and tokens per second are left out"
         )
     if shared := sum(one.shares_device for one in records):
@@ -269,8 +269,8 @@ def without_unlike(
                 f"rest: {', '.join(unlike)}; type layerlab compare without --judge, which scores "
                 "them anew; a command has to score the same questions of every model"
             )
-        told = (remark for one in found if key in one.scores for remark in one.scores[key].remarks)
-        remarks += [f"{measure}: {remark}" for remark in dict.fromkeys(told)]
+        notes = (remark for one in found if key in one.scores for remark in one.scores[key].remarks)
+        remarks += [f"{measure}: {remark}" for remark in dict.fromkeys(notes)]
         silent = {
             one.name: math.fsum(part.weight * part.abstained for part in one.scores[key].parts)
             for one in found
@@ -304,18 +304,18 @@ def _drop_other_files(
             other.append(one.name)
         elif any(here.get(name) is None for name in score.files):
             unknown.append(one.name)
-    told = []
+    remarks = []
     if other:
-        told.append(
+        remarks.append(
             f"left out, because another file of tasks scored them than the one that is there now: "
             f"{', '.join(other)}; type layerlab compare without --judge, which scores them anew"
         )
     if unknown:
-        told.append(
+        remarks.append(
             "the file of tasks is not there, so whether it is the one that scored them is not "
             f"known: {', '.join(unknown)}"
         )
-    return [_drop_score(one, key) if one.name in other else one for one in records], told
+    return [_drop_score(one, key) if one.name in other else one for one in records], remarks
 
 
 def _drop_score(record: RunRecord, key: str) -> RunRecord:

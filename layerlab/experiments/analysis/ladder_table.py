@@ -57,10 +57,10 @@ def list_sentences(ladder: Mapping[str, Any]) -> list[str]:
 
 
 def _drift(one: Mapping[str, Any]) -> str:
-    told = f"{number(one['drift'], sign=True)} octaves per doubling"
+    drift = f"{number(one['drift'], sign=True)} octaves per doubling"
     if one["low"] is None:
-        return told
-    return f"{told} ({number(one['low'], sign=True)} to {number(one['high'], sign=True)})"
+        return drift
+    return f"{drift} ({number(one['low'], sign=True)} to {number(one['high'], sign=True)})"
 
 
 def _cells(row: Mapping[str, Any], size: Mapping[str, Any], metric: str) -> list[str]:

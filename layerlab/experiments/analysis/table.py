@@ -58,11 +58,11 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
     No column is left out: what finds no room beside the verdicts has a table below them.
     """
-    told = _name_columns(content)
-    shown = [name for name in _choose(content, width) if name in told]
-    drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
+    titles = _name_columns(content)
+    main = [name for name in _choose(content, width) if name in titles]
+    drawn: list[RenderableType] = [_main(content, _columns(main), width)]
     for title, names in (("Details", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
-        left = [one for one in _columns(names) if one[0] in told and one[0] not in shown]
+        left = [one for one in _columns(names) if one[0] in titles and one[0] not in main]
         if left:
             columns = [_ARM, *left]
             rows = [[cell for _, cell in _cells(row, columns, content)] for row in content["rows"]]
@@ -72,7 +72,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
         *_above(content),
         *ladder_table(content, width),
         *drawn,
-        plain(_legend(content, told), "dim"),
+        plain(_legend(content, titles), "dim"),
         Text(),
         *_differs(content),
         *_by_seed(content, width),
@@ -80,11 +80,11 @@ def table(content: Mapping[str, Any], width: int) -> Group:
     )
 
 
-def _legend(content: Mapping[str, Any], shown: Collection[str]) -> str:
+def _legend(content: Mapping[str, Any], titles: Collection[str]) -> str:
     """Return what the columns are that are shown, as this comparison asked for them."""
     confidence, power = (100 * content[name] for name in ("confidence", "power"))
     matched = _MATCHED.get(content["match"], "parameters")
-    told = {
+    meanings = {
         "mean": f"mean, sd: {_loss(content)} over the seeds",
         "difference": "difference: less that of the baseline, by seed where both have it",
         "interval": f"interval: {confidence:g} %",
@@ -95,7 +95,7 @@ def _legend(content: Mapping[str, Any], shown: Collection[str]) -> str:
         "match %": f"match %: {matched} beyond the baseline's",
         "time a run": "time a run: without the start of its process",
     }
-    return "; ".join(words for name, words in told.items() if name in shown) + "."
+    return "; ".join(words for name, words in meanings.items() if name in titles) + "."
 
 
 def _loss(content: Mapping[str, Any]) -> str:
@@ -138,16 +138,16 @@ def _choose(content: Mapping[str, Any], width: int) -> list[str]:
     def fits(names: Collection[str], wide: Mapping[str, int]) -> bool:
         return sum(wide[name] + 1 for name in ("arm", "verdict", *names)) <= width + 1
 
-    shown: list[str] = []
+    columns: list[str] = []
     for name in _DECISIVE:
-        if not fits([*shown, name], least):
-            return shown
-        shown.append(name)
+        if not fits([*columns, name], least):
+            return columns
+        columns.append(name)
     for group in (*((name,) for name in _BESIDE), _COST):
-        if not fits([*shown, *group], natural):
+        if not fits([*columns, *group], natural):
             break
-        shown += group
-    return shown
+        columns += group
+    return columns
 
 
 def _main(content: Mapping[str, Any], columns: Sequence[ArmColumn], width: int) -> Table:
@@ -183,10 +183,10 @@ def _cells(
 
 def _widths(content: Mapping[str, Any], columns: Sequence[ArmColumn]) -> dict[str, int]:
     """Return the width that each column asks for, the arm and its verdict included."""
-    shown = [_ARM, *columns, _VERDICT]
-    found = {name: len(name) for name, _ in shown}
+    every = [_ARM, *columns, _VERDICT]
+    found = {name: len(name) for name, _ in every}
     for row in content["rows"]:
-        for name, cell in _cells(row, shown, content):
+        for name, cell in _cells(row, every, content):
             found[name] = max(found[name], plain(cell).cell_len)
     return found
 

@@ -48,7 +48,7 @@ class Case:
         missing: seeds of either side that have not finished.
         uncounted: of the two, those whose losses cannot be given in the unit.
         differ: declared settings in which runs differ beside the arm.
-        looked: whether a look that was planned has been taken.
+        has_look: whether a look that was planned has been taken.
         together: what is said where more than one slot differs between the two.
         scale: parameters and tokens that the verdict is about.
         unit: of the differences.
@@ -70,7 +70,7 @@ class Case:
     missing: Sequence[int] = ()
     uncounted: Sequence[str] = ()
     differ: Sequence[str] = ()
-    looked: bool = True
+    has_look: bool = True
     together: str = ""
     scale: str = ""
     unit: str = "nats"
@@ -109,7 +109,7 @@ def open_case(test: PairTest, stages: Sequence[Look], family: Family, **beside: 
         level=stage.level,
         planned=len(stage.section.seeds),
         missing=stage.missing(test),
-        looked=family.looked,
+        has_look=family.has_look,
         **{"arm": test.arm, "baseline": test.baseline, **beside},
     )
 
@@ -165,7 +165,7 @@ def number(value: int | float, sign: bool = False) -> str:
 
 def _word(case: Case) -> VerdictWord:
     found, decided = case.difference, case.finding
-    if not case.looked:
+    if not case.has_look:
         return "no verdict"
     if decided.corrected < case.level.alpha and decided.side:
         return case.words[decided.side > 0]
@@ -181,7 +181,7 @@ def _word(case: Case) -> VerdictWord:
 
 
 def _sentence(case: Case, word: VerdictWord) -> str:
-    if case.looked and (case.diverged or case.base_diverged):
+    if case.has_look and (case.diverged or case.base_diverged):
         return _divergence(case, word)
     if word == "no verdict":
         lack = explain_lack(case, f"no seed has finished for it and {case.baseline} both")
@@ -198,7 +198,7 @@ def _sentence(case: Case, word: VerdictWord) -> str:
 
 
 def _divergence(case: Case, word: VerdictWord) -> str:
-    told = [
+    sides = [
         f"{name} diverged at {_list(losses)} ({'; '.join(dict.fromkeys(losses.values()))})"
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
         if losses
@@ -206,7 +206,7 @@ def _divergence(case: Case, word: VerdictWord) -> str:
     sentence = f"{case.arm} is {word} than {case.baseline}"
     if word == "diverged":
         sentence = f"no verdict on {case.arm}"
-    sentence += f": {', '.join(told)}"
+    sentence += f": {', '.join(sides)}"
     evidence, found = case.evidence, case.difference
     lost, ended = evidence.lost, evidence.ended
     sentence += (
@@ -227,7 +227,7 @@ def explain_lack(case: Case, nothing: str) -> str:
     Args:
         nothing: what is said where no seed has a number for all arms.
     """
-    if not case.looked:
+    if not case.has_look:
         return "the seeds of the first look have not all finished"
     if case.difference.n == 1:
         return "one seed cannot say how much of the difference is chance"
@@ -305,19 +305,19 @@ def _more(case: Case) -> str:
 def describe_evidence(case: Case) -> str:
     """Describe what a verdict rests on: the interval, p and the seeds."""
     found = case.difference
-    told, holm = describe_interval(found, questions=case.questions), case.finding.corrected
+    text, holm = describe_interval(found, questions=case.questions), case.finding.corrected
     if case.level.comparisons > 1:
         tests = case.level.comparisons
-        told += f", p = {holm:.2g} after Holm's correction for {tests} tests"
+        text += f", p = {holm:.2g} after Holm's correction for {tests} tests"
     else:
-        told += f", p = {holm:.2g}"
-    return told + describe_pairing(found)
+        text += f", p = {holm:.2g}"
+    return text + describe_pairing(found)
 
 
 def describe_pairing(found: Difference) -> str:
     """Describe how many seeds a difference rests on, and whether they are paired."""
-    told = f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
-    return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
+    count = f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
+    return count + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
 def describe_later(
@@ -333,10 +333,10 @@ def describe_later(
     if later is None or later.mean is None:
         return ""
     mean, seeds = number(later.mean, sign=True), describe_seeds(later.n)
-    looked = describe_seeds(decided.seeds)
-    sentence = f"decided by the look at {looked}; over {seeds} it is {mean} {unit}"
-    told = describe_interval(later, questions=questions)
-    sentence += f" ({told})" if later.interval else ""
+    seeds_then = describe_seeds(decided.seeds)
+    sentence = f"decided by the look at {seeds_then}; over {seeds} it is {mean} {unit}"
+    interval = describe_interval(later, questions=questions)
+    sentence += f" ({interval})" if later.interval else ""
     if later.mean * (decided.found.mean or 0.0) < 0:
         sentence += ", on the other side of 0: doubt the word"
     return sentence
@@ -349,15 +349,15 @@ def describe_interval(found: Difference, *, questions: bool = False) -> str:
         questions: it is over questions, and not over a text.
     """
     low, high = found.interval or (0.0, 0.0)
-    told = (
+    uncertainty = (
         f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"
     )
     if found.text is None or not found.error:
-        return told
+        return uncertainty
     seeds, text = number(found.error), number(found.text[0])
     if questions:
-        return f"{told}, standard error {seeds} by seeds and {text} by questions"
-    return f"{told}, standard error {seeds} by seeds and {text} by held-out text"
+        return f"{uncertainty}, standard error {seeds} by seeds and {text} by questions"
+    return f"{uncertainty}, standard error {seeds} by seeds and {text} by held-out text"
 
 
 def describe_scale(side: ArmResults) -> str:

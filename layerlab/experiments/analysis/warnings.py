@@ -58,8 +58,8 @@ def loose(name: str, baseline: str, match: str, percent: float | None) -> str | 
 def _warn_published(section: CompareSection) -> Iterator[str]:
     if section.published is not None:
         printed = section.published
-        told = ", ".join(f"{arm} {value:g}" for arm, value in printed.values.items())
-        yield f"for reference and no target, {printed.source} printed {told}; {printed.note}"
+        values = ", ".join(f"{arm} {value:g}" for arm, value in printed.values.items())
+        yield f"for reference and no target, {printed.source} printed {values}; {printed.note}"
 
 
 def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
@@ -83,9 +83,9 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
             "judge"
         )
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        tries = ", ".join(f"{name} {count}" for name, count in counts.items())
         yield (
-            f"the arms tried unequally many learning rates ({told}): more tries find a better best"
+            f"the arms tried unequally many learning rates ({tries}): more tries find a better best"
         )
     short = [f"{name} {count}" for name, count in counts.items() if count < section.trials]
     if section.search == "optuna" and short:
@@ -104,10 +104,10 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
 
 def _warn_of_missing(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
     missing = {name: missing_seeds(section, side) for name, side in sides.items()}
-    told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
-    if told:
+    arms = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
+    if arms:
         yield (
-            f"seeds that have not finished: {'; '.join(told)}: no verdict is final before they "
+            f"seeds that have not finished: {'; '.join(arms)}: no verdict is final before they "
             "have, and stopping when it looks good makes it false"
         )
 
@@ -115,11 +115,11 @@ def _warn_of_missing(section: CompareSection, sides: Mapping[str, ArmResults]) -
 def _warn_of_early(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
     for measure in section.measures:
         early = {name: list_early(measure, one.runs, one.metric) for name, one in sides.items()}
-        told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in early.items() if seeds]
-        if told:
+        arms = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in early.items() if seeds]
+        if arms:
             yield (
                 f"{measure} was reached by the first evaluation already, at seeds of "
-                f"{'; '.join(told)}: how long before is not known; name a lower loss, or evaluate "
+                f"{'; '.join(arms)}: how long before is not known; name a lower loss, or evaluate "
                 "earlier"
             )
 
@@ -217,8 +217,8 @@ def disclose_added_seeds(content: Record, *files: Path) -> dict[str, Any]:
     # Of several looks the one at the fewest seeds was the first.
     first = min((one.get("looked", one["seeds"]) for one in earlier), key=len, default=seeds)
     added = [seed for seed in seeds if seed not in first]
-    told = [_remark(first, added)] if added else []
-    found = {**content, "looked": first, "remarks": [*content["remarks"], *told]}
+    notes = [_remark(first, added)] if added else []
+    found = {**content, "looked": first, "remarks": [*content["remarks"], *notes]}
     return found if content.get("step") is None else _disclose_steps(found, earlier)
 
 
@@ -228,11 +228,11 @@ def _disclose_steps(content: dict[str, Any], earlier: Sequence[Record]) -> dict[
     steps = sorted({step for one in each for step in one if step not in (None, content["step"])})
     if not steps:
         return content
-    told = (
+    remark = (
         f"judged before at step {', '.join(f'{step:g}' for step in steps)}: whoever stops where it "
         "looks good finds differences that are none, and p and intervals do not account for that"
     )
-    return {**content, "looked_steps": steps, "remarks": [*content["remarks"], told]}
+    return {**content, "looked_steps": steps, "remarks": [*content["remarks"], remark]}
 
 
 def _shown_runs(content: Record) -> set[str]:

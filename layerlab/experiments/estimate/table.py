@@ -71,12 +71,12 @@ def _lines(estimate: Any) -> list[str]:
 
 def _parametrizations(sides: Sequence[Any]) -> list[str]:
     """Return from which width arms are scaled by muP; nothing where none is."""
-    told = {side.arm: _describe_base(side.base) for side in sides}
-    if {*told.values()} == {"standard"}:
+    by_arm = {side.arm: _describe_base(side.base) for side in sides}
+    if {*by_arm.values()} == {"standard"}:
         return []
-    if len({*told.values()}) == 1:
-        return [f"parametrization: {told[sides[0].arm]}"]
-    return ["parametrization: " + ", ".join(f"{arm} {one}" for arm, one in told.items())]
+    if len({*by_arm.values()}) == 1:
+        return [f"parametrization: {by_arm[sides[0].arm]}"]
+    return ["parametrization: " + ", ".join(f"{arm} {one}" for arm, one in by_arm.items())]
 
 
 def _describe_base(base: Any) -> str:
@@ -127,10 +127,10 @@ def _together(estimate: Any) -> str:
 
 def _savings(sides: Sequence[Any]) -> str:
     """Describe the share of FLOPs that causal attention saves, for all arms or by name."""
-    told = {side.arm: _save(side.token_flops) for side in sides}
-    if len({*told.values()}) == 1:
-        return told[sides[0].arm]
-    return ", ".join(f"{share} ({arm})" for arm, share in list(told.items())[:4])
+    by_arm = {side.arm: _save(side.token_flops) for side in sides}
+    if len({*by_arm.values()}) == 1:
+        return by_arm[sides[0].arm]
+    return ", ".join(f"{share} ({arm})" for arm, share in list(by_arm.items())[:4])
 
 
 def _save(flops: Any) -> str:

@@ -26,7 +26,7 @@ from layerlab.records.result import read_result
 from layerlab.system.locks import lock_folder
 from layerlab.system.signals import GracefulStop
 from layerlab.training.run_spec import RunSpec, write_run
-from layerlab.training.worker import WRONG
+from layerlab.training.worker import LOST, WRONG
 
 Ending = Literal["finished", "skipped", "failed", "stopped"]
 POLL = 0.1  # seconds between two looks at the processes
@@ -41,7 +41,7 @@ class RunOutcome:
         folder: of the run.
         ending: `skipped` was finished already; `stopped` left a checkpoint and can go on.
         result: of a run that is finished.
-        said: the last lines of its log, where it failed.
+        last_lines: the last lines of its log, where it failed.
         why: it failed, in a few words, where its log may not say it.
         attempts: that were made now.
     """
@@ -50,7 +50,7 @@ class RunOutcome:
     folder: Path
     ending: Ending
     result: dict[str, Any] | None = None
-    said: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
     why: str = ""
     attempts: int = 0
 
@@ -63,7 +63,7 @@ class RunOutcome:
         if self.ending != "failed":
             return self.ending
         why = f" ({self.why})" if self.why else ""
-        return f"failed{why}: {self.said[-1]}"
+        return f"failed{why}: {self.last_lines[-1]}"
 
 
 def run_one(run: RunSpec, folder: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class _Pool:
     crew: _Executor
     ended: dict[str, RunOutcome] = field(default_factory=dict)
     active: list[_Active] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)  # of what runs wait for
+    reasons: set[str] = field(default_factory=set)  # of what runs wait for
 
     def carry_out(self, runs: Sequence[RunSpec]) -> dict[str, RunOutcome]:
         queue = deque((run, 1) for run in runs)
@@ -285,6 +285,7 @@ class _Pool:
     def _start(self, run: RunSpec, attempt: int, free: deque[tuple[RunSlot, ...]]) -> None:
         """Start a run in the first slot that is free; one that cannot begin again has failed."""
         folder = self.out / run.name
+        sign = Heartbeat(folder)  # before: what the run notes from now on is news
         try:
             work = self.crew.start(folder, free[0])
         except UserError as error:
@@ -295,23 +296,25 @@ class _Pool:
                     run=run,
                     folder=folder,
                     ending="failed",
-                    said=(str(error),),
+                    last_lines=(str(error),),
                     attempts=attempt - 1,
                 )
             )
             return
-        self.active.append(_Active(run, folder, attempt, free.popleft(), work, Heartbeat(folder)))
+        self.active.append(_Active(run, folder, attempt, free.popleft(), work, sign))
 
     def _over(self, one: _Active) -> bool:
         """Return whether a run has ended; report its news, and kill it if it hangs."""
         over = one.work.code() is not None
-        event = one.sign.news()
-        if event is not None:
-            self.progress.update(one.run.name, event)
+        for event in one.sign.news():
+            if event["kind"] == "train":
+                self.progress.update(one.run.name, event)
+            elif self.settings.num_processes > 1:  # of small runs the result tells them
+                self.progress.note(f"{one.run.name}: {event.get('text')}")
         if (why := one.work.find_delay()) is not None:
             one.sign.renew()
-            if why not in self.told:
-                self.told.add(why)
+            if why not in self.reasons:
+                self.reasons.add(why)
                 self.progress.note(f"{one.run.name} waits in the queue: {why}")
         elif not over and one.sign.silent() > 60 * self.settings.timeout_minutes:
             one.hung = True
@@ -337,7 +340,9 @@ class _Pool:
                 folder=one.folder,
                 ending=ending,
                 result=result,
-                said=tuple(one.work.words() or [explain_silence(one.folder)]) if failed else (),
+                last_lines=tuple(one.work.words() or [explain_silence(one.folder)])
+                if failed
+                else (),
                 why=_why(one) if failed and one.work.code() != WRONG else "",
                 attempts=one.attempt,
             )
@@ -381,4 +386,6 @@ def _why(one: _Active) -> str:
         return f"killed by {names.get(-code, f'signal {-code}')}"
     if code - 128 in names:
         return f"stopped by {names[code - 128]}"
+    if any(line.startswith(LOST) for line in one.work.words()[-1:]):  # and none has ended by itself
+        return "one of its processes said nothing for longer than run.timeout_minutes"
     return f"exit code {code}" if code else "it ended without a result"

@@ -3,7 +3,6 @@
 Small models leave a GPU idle between their kernels, which another run can fill; large ones do not.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -18,6 +17,7 @@ from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import FILE, read
 from layerlab.records.heartbeat import last_update
 from layerlab.system.signals import GracefulStop
+from layerlab.system.write_errors import temporary_folder
 from layerlab.training.flops import flops_per_token
 from layerlab.training.run_spec import RunSpec, write_run
 
@@ -81,7 +81,7 @@ def choose_parallel(
         return ParallelChoice(alone, {})
     largest = max(runs, key=_count_flops)
     progress.note(f"run.max_parallel: trying up to {counts[-1]} copies of {largest.arm} at once")
-    with tempfile.TemporaryDirectory(prefix="layerlab-trial-") as folder:
+    with temporary_folder() as folder:
         with closing(WorkerPool()) as pool, GracefulStop() as halt:
             with closing(_Copies(largest, settings, Path(folder), pool, halt)) as trial:
                 speeds = trial.compare(counts)
@@ -191,10 +191,10 @@ class _Copies:
             lambda: time.monotonic() > until and _have_moved(begun, self._read_updates())
         ):
             return None
-        said = self._read_remarks()
+        remarks = self._read_remarks()
         if self.remarks is None:
-            self.remarks = said
-        return _add_speeds(begun, self._read_updates()) if said <= self.remarks else None
+            self.remarks = remarks
+        return _add_speeds(begun, self._read_updates()) if remarks <= self.remarks else None
 
     def _start(self, count: int) -> None:
         """Start copies until there are so many."""

@@ -14,7 +14,7 @@ from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
 from layerlab.system.files import check_regular, unshare
 from layerlab.system.untrusted.trust import GRANTS, list_grants
-from layerlab.training.worker import PARENT, WRONG
+from layerlab.training.worker import LOST, PARENT, WRONG
 
 # -P: no file of the folder that it is started in takes the place of a module.
 WORKER = (sys.executable, "-P", "-m", "layerlab.training.worker")
@@ -48,7 +48,7 @@ class RunProcess:
         self._bad: int | None = None
         given = {GRANTS: grants or list_grants(), PARENT: str(os.getpid())}
         usual = BUFFERS if len(places) > 1 else {}
-        self._said = open_log(folder)
+        self._log_start = open_log(folder)
         # One crash ends all of them: the rest would wait for it for ever.
         with (folder / LOG).open("ab") as log:
             for slot, extra in zip(places, ranks(len(places)), strict=True):
@@ -90,8 +90,9 @@ class RunProcess:
             end_group(one)
 
     def words(self, most: int = 20) -> list[str]:
-        """Return the last lines of output since it was started."""
-        return tail(self.folder / LOG, most, self._said)
+        """Return the last lines of output since it was started; why it ended comes last."""
+        lines = tail(self.folder / LOG, most, self._log_start)
+        return sorted(lines, key=lambda line: not line.startswith(LOST))
 
 
 def open_log(folder: Path) -> int:

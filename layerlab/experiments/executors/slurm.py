@@ -65,7 +65,7 @@ class SlurmTask:
         self.folder, self.run_slots, self.command = folder, run_slots, tuple(command)
         self.grants = grants or list_grants()
         self._started: RunProcess | None = None
-        self._told = False
+        self._is_stopping = False
 
     def __call__(self) -> int:
         """Execute the run, and return its exit code."""
@@ -91,9 +91,9 @@ class SlurmTask:
         return DelayedSubmission(SlurmTask(self.folder, self.run_slots, self.command, self.grants))
 
     def _stop(self) -> None:
-        if self._started is not None and not self._told:
+        if self._started is not None and not self._is_stopping:
             self._started.stop(signal.SIGUSR1)
-        self._told = True
+        self._is_stopping = True
 
 
 @contextmanager
@@ -303,11 +303,11 @@ class Queue:
 
     def _ask(self) -> None:
         command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T %r"]
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
         self._asked = time.monotonic()
         # A controller that does not answer has forgotten nothing.
-        if told.returncode == 0:
-            lines = [line.split(maxsplit=2) for line in told.stdout.splitlines()]
+        if answer.returncode == 0:
+            lines = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
             self._states = {line[0]: line[1] for line in lines if len(line) > 1}
             self._reasons = {line[0]: line[2].strip() for line in lines if len(line) > 2}
 
@@ -316,8 +316,8 @@ def _refuse(error: Exception) -> UserError:
     """Return an error with the last line of Slurm's message, as for an unknown partition."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     # The last line but for a hint at the manual, which follows an option that sbatch lacks.
-    told = [line for line in lines if not line.startswith("Try ")]
-    message = told[-1] if told else type(error).__name__
+    messages = [line for line in lines if not line.startswith("Try ")]
+    message = messages[-1] if messages else type(error).__name__
     remedy = "mend [run.slurm] of the recipe"
     if any(one in message for one in _UNREACHED):
         remedy = (

@@ -60,20 +60,20 @@ def describe_forecast(one: Json, unit: str) -> str:
         if one["why"] == "untested":
             return f"at {place} not decidable from here, as a line takes three sizes to be tested"
         return f"at {place} not decidable from here, as there is no trend"
-    told = (
+    trend = (
         f"at {place} a gain of {number(one['gain'], sign=True)} "
         f"({_between(one['low'], one['high'])}) {unit}"
     )
     if one["verdict"] != "not decidable":
-        return f"{told}, {one['verdict']} if the line goes on"
+        return f"{trend}, {one['verdict']} if the line goes on"
     if one["why"] == "far":
         return (
-            f"{told}, not decidable from here, as leaving out a size tests no more than "
+            f"{trend}, not decidable from here, as leaving out a size tests no more than "
             f"{one['reach']:.1f} doublings"
         )
     if one["why"] == "unseen":
-        return f"{told}, not decidable from here, as the largest size does not show it"
-    return f"{told}, not decidable from here"
+        return f"{trend}, not decidable from here, as the largest size does not show it"
+    return f"{trend}, not decidable from here"
 
 
 def _between(low: float, high: float) -> str:
@@ -85,11 +85,11 @@ def ladder_scale(sizes: Sizes, at: Sequence[Mapping[str, Any]], count: int) -> s
     tokens = [size.tokens for size, _ in sizes]
     each = [size.tokens / size.parameters for size, _ in sizes]
     seeds = sorted({row["n"] for row in at})
-    told = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     per = f"{each[0]:.3g}" if max(each) < 1.02 * min(each) else f"{each[0]:.3g} to {each[-1]:.3g}"
     return (
         f"{amount(tokens[0])} to {amount(tokens[-1])} tokens a run, {per} a parameter; "
-        f"{told} seeds a size; p is corrected for {count} tests"
+        f"{counts} seeds a size; p is corrected for {count} tests"
     )
 
 

@@ -141,10 +141,10 @@ def warn_of_many_slots(rows: Sequence[Record]) -> Iterator[str]:
     """
     found = [(row["arm"], where) for row in rows if len(where := places(row.get("differs"))) > 1]
     if found:
-        told = ", ".join(f"{arm} ({', '.join(where)})" for arm, where in found)
+        by_arm = ", ".join(f"{arm} ({', '.join(where)})" for arm, where in found)
         yield (
             "more than one part differs from the baseline's, and no verdict can say which of them "
-            f"counts: {told}"
+            f"counts: {by_arm}"
         )
 
 

@@ -300,7 +300,7 @@ def _unmet(every: Sequence[_Candidate], size: float, about: float, ladder: Ladde
     by_size = sorted(every, key=lambda one: one.parameters)
     below = [one for one in by_size if one.parameters < size][-1:]
     above = [one for one in by_size if one.parameters > size][:1]
-    told = " and ".join(
+    nearest_sizes = " and ".join(
         f"{amount(one.parameters)} (width {one.shape.width}, layers {one.shape.layers})"
         for one in (*below, *above)
     )
@@ -308,7 +308,7 @@ def _unmet(every: Sequence[_Candidate], size: float, about: float, ladder: Ladde
     way = f"{nearest} among ladder.sizes" if ladder.sizes else "a smaller ladder.count or ratio"
     return (
         f"no width and depth of this recipe's proportion has {amount(size)} parameters within "
-        f"{100 * about:.0f} %; the nearest are {told}: write {way}, or narrower heads in "
+        f"{100 * about:.0f} %; the nearest are {nearest_sizes}: write {way}, or narrower heads in "
         "[model]"
     )
 

@@ -62,14 +62,14 @@ def describe_looks(section: CompareSection, arms: int) -> list[str]:
     if not section.looks:
         return []
     runs = expected_runs(section, arms)
-    told = [
+    counts = [
         f"{count:.0f} where {'no arm differs' if not effect else f'all differ by {effect:g} sd'}"
         for effect, count in runs.items()
     ]
     looks = ", ".join(map(str, section.looks))
     return [
         f"looks at {looks} seeds: runs to expect at one rate, of {arms * len(section.seeds)} at "
-        f"most, in {DRAWS} simulated comparisons: {', '.join(told)} of a run beside its seed"
+        f"most, in {DRAWS} simulated comparisons: {', '.join(counts)} of a run beside its seed"
     ]
 
 

@@ -132,7 +132,7 @@ class Family:
         beside: p of tests that are corrected with these, as those at the other sizes of a ladder.
 
     Attributes:
-        looked: whether any look has been taken.
+        has_look: whether any look has been taken.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Family:
         alpha: float,
         beside: Sequence[float] = (),
     ) -> None:
-        self.alpha, self.looked, self._beside = alpha, bool(stages), list(beside)
+        self.alpha, self.has_look, self._beside = alpha, bool(stages), list(beside)
         open_ = PValue(raw=1.0, corrected=1.0, side=0)
         self._found: dict[PairTest, PValue] = {}
         for test in tests:

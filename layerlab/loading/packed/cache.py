@@ -59,8 +59,8 @@ def unpack_once(
                 rmtree(left, ignore_errors=True)  # of a process that was killed
             if not folder.is_dir():
                 _make_room(folder.parent)
-                told = printable(f"{source} is {done} once, into {folder}")
-                _LOG.warning("%s, which takes up to 4 bytes a parameter", told)
+                message = printable(f"{source} is {done} once, into {folder}")
+                _LOG.warning("%s, which takes up to 4 bytes a parameter", message)
                 try:
                     write_folder(folder, fill, "unpacked model")
                 except WriteError as error:

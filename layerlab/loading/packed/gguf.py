@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError, describe_install
@@ -15,6 +14,7 @@ from layerlab.records.parse import one_line
 from layerlab.system.files import check_regular
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.untrusted.trust import load_pretrained
+from layerlab.system.write_errors import temporary_folder
 
 if TYPE_CHECKING:
     from layerlab.loading.packed.gguf_header import GgufHeader
@@ -43,7 +43,7 @@ def _unpack(file: Path, into: Path) -> None:
     # transformers' bars are no part of its logs.
     with quiet_libraries(), redirect_stderr(io.StringIO()):
         # Beside nothing else: transformers reads further settings from the folder.
-        with TemporaryDirectory() as alone, _explain(file, alone):
+        with temporary_folder() as alone, _explain(file, alone):
             (Path(alone) / NAME).symlink_to(file.resolve())
             read = _read(file, alone)
         for one in read:
@@ -66,7 +66,7 @@ def _read(file: Path, alone: str) -> list[Any]:
     config = load(AutoConfig)
     header.complete(config)
     _check_size(config, header)
-    model, told = load(
+    model, report = load(
         AutoModelForCausalLM,
         config=config,
         dtype=torch.float32,
@@ -74,7 +74,7 @@ def _read(file: Path, alone: str) -> list[Any]:
         output_loading_info=True,
         ignore_mismatched_sizes=True,
     )
-    _check_read(model, told, header)
+    _check_read(model, report, header)
     model.hf_quantizer = None  # it saves nothing, and has done its work
     vars(model.config).pop("quantization_config", None)
     return [model, *([load(AutoTokenizer)] if header.has_tokenizer() else [])]
@@ -98,13 +98,13 @@ def _check_size(config: Any, header: "GgufHeader") -> None:
         raise MemoryError(f"{need / 2**30:.1f} GiB of weights, and {free / 2**30:.1f} are free")
 
 
-def _check_read(model: Any, told: Mapping[str, Any], header: "GgufHeader") -> None:
+def _check_read(model: Any, report: Mapping[str, Any], header: "GgufHeader") -> None:
     """Refuse a model whose weights are not all those of the file."""
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         raise ValueError(
             f"{len(missing)} tensors of {type(model).__name__} are not in it (first: {missing[0]})"
         )
-    if differ := sorted(told["mismatched_keys"]):
+    if differ := sorted(report["mismatched_keys"]):
         name, stored, asked = differ[0]
         raise ValueError(f"{name} is stored as {tuple(stored)}, and {tuple(asked)} is asked for")
     if unread := header.list_unread(model):

@@ -96,8 +96,8 @@ def _unpack_mlx(parts: PackedParts, settings: Mapping[str, Any]) -> Tensor:
         spread = [parts[name].repeat_interleave(group, -1) for name in ("scales", "biases")]
         return numbers.to(scales.dtype) * spread[0] + spread[1]
     kind = torch.float8_e4m3fn if mode == "nvfp4" else torch.float8_e8m0fnu
-    told = numbers.view(torch.float8_e4m3fn) if mode == "mxfp8" else E2M1[numbers.int()]
-    return told.bfloat16() * scales.view(kind).bfloat16().repeat_interleave(group, -1)
+    values = numbers.view(torch.float8_e4m3fn) if mode == "mxfp8" else E2M1[numbers.int()]
+    return values.bfloat16() * scales.view(kind).bfloat16().repeat_interleave(group, -1)
 
 
 def _unpack_scaled(parts: PackedParts, _: Mapping[str, Any]) -> Tensor:

@@ -56,11 +56,11 @@ def merge(learned: Path, base: Path) -> tuple[Any, str]:
     ends = _find_ends(model)
     adapted: Any = peft.get_peft_model(model, settings)
     mapping = getattr(model, "_checkpoint_conversion_mapping", {})
-    told = adapted.load_adapter(place, "default", torch_device="cpu", key_mapping=mapping)
+    report = adapted.load_adapter(place, "default", torch_device="cpu", key_mapping=mapping)
     layers = {path: one for path, one in adapted.named_modules() if isinstance(one, BaseTunerLayer)}
     leaders = {path: getattr(one, "tied_adapter", None) for path, one in layers.items()}
     leaders = {path: leader for path, leader in leaders.items() if leader is not None}
-    _check_read(told, names, leaders, type(model).__name__)
+    _check_read(report, names, leaders, type(model).__name__)
     apart = [
         one for path, one in layers.items() if path not in leaders and one not in leaders.values()
     ]
@@ -126,19 +126,19 @@ def _find_ends(model: Any) -> list[Any]:
     return [one for one in ends if one is not None]
 
 
-def _check_read(told: Any, names: Set[str], led: Iterable[str], kind: str) -> None:
+def _check_read(report: Any, names: Set[str], led: Iterable[str], kind: str) -> None:
     """Refuse an adapter whose weights are not all those of its configuration.
 
     Args:
         led: paths of the layers that use the weights of another, and may hold them again.
     """
-    missing = [one for one in told.missing_keys if not (BANK in one and one.startswith(PREFIX))]
+    missing = [one for one in report.missing_keys if not (BANK in one and one.startswith(PREFIX))]
     if missing:
         raise ValueError(f"it lacks {len(missing)} tensors (first: {missing[0]})")
     again = tuple(f"{path}." for path in led)
     unread = [
         one
-        for one in told.unexpected_keys
+        for one in report.unexpected_keys
         if one.replace(KEPT, "") not in names - {one} and not one.startswith(again)
     ]
     if unread:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
@@ -18,6 +17,7 @@ from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import digest_of
 from layerlab.system.files import check_regular
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.write_errors import temporary_folder
 
 PIECE = 1 << 22
 # Entries of a configuration that say where a model came from, or what its tensors say already.
@@ -136,7 +136,7 @@ def describe_rules(tokenizer: Any) -> dict[str, Any]:
 def _hash_vocabulary(tokenizer: Any) -> dict[str, str]:
     """Return hashes of the files in which a tokenizer saves its vocabulary, where it saves any."""
     save = getattr(tokenizer, "save_vocabulary", None)  # one of a user's own may have none
-    with TemporaryDirectory() as folder, quiet_libraries():
+    with temporary_folder() as folder, quiet_libraries():
         try:
             saved = () if save is None else save(folder)
         except NotImplementedError:

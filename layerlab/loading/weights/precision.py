@@ -40,10 +40,10 @@ def precision(
     """
     if asked is not None:
         return DTYPES[asked]
-    told = config.dtype or stored_precision(stored)
-    if told is None or (config.dtype and told != torch.float16):
+    dtype = config.dtype or stored_precision(stored)
+    if dtype is None or (config.dtype and dtype != torch.float16):
         return "auto"
-    return torch.float32 if told == torch.float16 and device in PROCESSOR else told
+    return torch.float32 if dtype == torch.float16 and device in PROCESSOR else dtype
 
 
 def as_stored(empty: PreTrainedModel, stored: Mapping[str, Outline]) -> PreTrainedModel:

@@ -161,11 +161,11 @@ def _remark_own_code(config: Any, source: str) -> None:
         )
 
 
-def remark(source: str, told: str) -> None:
+def remark(source: str, text: str) -> None:
     """Remark on a configuration, once: it is read several times."""
-    if (source, told) not in _REMARKED:
-        _LOG.warning("config.json in %s: %s", printable(source), printable(told))
-    _REMARKED.add((source, told))
+    if (source, text) not in _REMARKED:
+        _LOG.warning("config.json in %s: %s", printable(source), printable(text))
+    _REMARKED.add((source, text))
 
 
 def _values(config: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -298,10 +298,10 @@ def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outlin
         UserError: names the first.
     """
     given = getattr(bare.config, "quantization_config", None) or {}
-    told = given if isinstance(given, Mapping) else vars(given)
-    blocks = told.get("weight_block_size")
+    settings = given if isinstance(given, Mapping) else vars(given)
+    blocks = settings.get("weight_block_size")
     packed = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
-    if packed and not told.get("dequantize"):
+    if packed and not settings.get("dequantize"):
         return
     if not isinstance(blocks, list | tuple) or len(blocks) != 2:
         return

@@ -114,9 +114,9 @@ def _choose_metric(metrics: list[str], given: str | None, path: Path) -> str:
         chosen = metrics[0] if len(metrics) == 1 else find_loss(metrics, path)
     if chosen is not None:
         return chosen
-    told = ", ".join(map(short_repr, metrics[:12]))
+    names = ", ".join(map(short_repr, metrics[:12]))
     raise UserError(
-        f"{path} has no metric {short_repr(given)}; it has {told}"
+        f"{path} has no metric {short_repr(given)}; it has {names}"
         if given is not None
-        else f"{path} has several metrics; type --loss METRIC, one of {told}"
+        else f"{path} has several metrics; type --loss METRIC, one of {names}"
     )

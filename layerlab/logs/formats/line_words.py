@@ -70,17 +70,17 @@ def find_unit(behind: str) -> str:
     return (f"{unit}s" if unit in COUNTED else unit) + per
 
 
-def keep_said(table: "pa.Table", lines: Iterable[Mapping[str, str]]) -> "pa.Table":
+def keep_common_words(table: "pa.Table", lines: Iterable[Mapping[str, str]]) -> "pa.Table":
     """Return a table that keeps what all of these lines say alike."""
     seen: dict[str, set[str]] = {}
     for line in lines:
         for name, value in line.items():
             seen.setdefault(name, set()).add(value)
-    said = {name: next(iter(one)) for name, one in seen.items() if len(one) == 1}
-    return table.replace_schema_metadata({SAID: json.dumps(said)})
+    values = {name: next(iter(one)) for name, one in seen.items() if len(one) == 1}
+    return table.replace_schema_metadata({SAID: json.dumps(values)})
 
 
-def read_said(table: "pa.Table") -> dict[str, str]:
+def read_common_words(table: "pa.Table") -> dict[str, str]:
     """Return what a table keeps of the lines that it was read from."""
     kept = (table.schema.metadata or {}).get(SAID.encode(), b"{}")
     return dict(json.loads(kept))

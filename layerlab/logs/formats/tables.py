@@ -231,14 +231,14 @@ def _gather(
             yield from ((name, (range(len(rows)), values)) for name, values in columns.items())
             return
     # A row has few of many names: what it has is gathered, and nothing else looked at.
-    told: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
+    cells: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
     for index, row in enumerate(rows):
         for name, value in row.items():
             if value is not None:
-                places, values = told[name]
+                places, values = cells[name]
                 places.append(index)
                 values.append(value)
-    yield from told.items()
+    yield from cells.items()
 
 
 def _column(places: Sequence[int], values: list[Any], rows: int) -> "pa.Array | None":

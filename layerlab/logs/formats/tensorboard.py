@@ -60,11 +60,11 @@ def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
         every += [rows[at] for at in sorted(rows)]
     if not every:
         below = sorted({one.parent.name for one in paths[0].parent.glob(f"*/{PATTERN}")})
-        told = (
+        hint = (
             f"; those of add_scalars lie below it, in {', '.join(below)}: give the files of one, "
             "and --name REGEX for the arm and the seed in their paths"
         )
-        raise UserError(f"{paths[0]} holds no scalars{told if below else ''}")
+        raise UserError(f"{paths[0]} holds no scalars{hint if below else ''}")
     return table_of(every, paths[0]), cut
 
 
@@ -127,9 +127,9 @@ def _check_records(path: Path) -> bool:
             head = file.read(HEAD.size)
             if len(head) < HEAD.size:
                 return True
-            length, told = HEAD.unpack(head)
+            length, checksum = HEAD.unpack(head)
             left -= HEAD.size + length + SUM.size
-            intact = told == masked_crc32c(head[:8])
+            intact = checksum == masked_crc32c(head[:8])
             if intact and left < 0:
                 return True
             if intact:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.formats.held_out_lines import PART, refuse_unread
-from layerlab.logs.formats.line_words import PASSING, describe_line, keep_said
+from layerlab.logs.formats.line_words import PASSING, describe_line, keep_common_words
 from layerlab.logs.formats.tables import decode, table_of
 from layerlab.logs.run_names import compile_groups, read_name
 from layerlab.logs.training_log import TEXTS, LogColumns
@@ -73,26 +73,26 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         read = [(one, dict(_find_losses(one, path))) for one in lines]
         _refuse_unlike(read, path)
         rows = [row for _, row in read if len(row) > 1]
-        said = [_describe(one, arm) for one, row in read if len(row) > 1]
+        words = [_describe(one, arm) for one, row in read if len(row) > 1]
         rows += _find_behind([row for _, row in read])
         if rows and columns.loss is None:
             refuse_unread(read, path)
     else:
         found = list(_find_groups(columns, lines, path))
         rows = [row for _, row in found]
-        said = [_describe_groups(one, arm) for one, _ in found]
+        words = [_describe_groups(one, arm) for one, _ in found]
     if rows:
-        return keep_said(table_of(rows, path), said)
+        return keep_common_words(table_of(rows, path), words)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
-    shown = next((one for one in lines if "loss" in one.lower()), None)
-    if shown is not None and EPOCH in shown:
+    example = next((one for one in lines if "loss" in one.lower()), None)
+    if example is not None and EPOCH in example:
         raise UserError(
-            f"{path} has lines of Trainer, as {short_repr(shown)}, in which no step stands; give "
+            f"{path} has lines of Trainer, as {short_repr(example)}, in which no step stands; give "
             "the trainer_state.json of its last checkpoint, or type, with 'loss' where that is "
             "judged: --line \"'eval_loss': '?(?P<loss>[^',}]+).*'epoch': '?(?P<step>[\\d.]+)\""
         )
     raise UserError(
-        f"{path} has {what}{'' if shown is None else f', as {short_repr(shown)}'}; type --line "
+        f"{path} has {what}{'' if example is None else f', as {short_repr(example)}'}; type --line "
         "'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', with what stands there around the groups "
         "step and loss, and | between them where they stand in lines of their own"
     )
@@ -100,8 +100,8 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
 
 def _find_behind(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """Return the last step behind all losses, if there is one: Megatron leaves out those of NaN."""
-    told = [number for number, row in enumerate(rows) if len(row) > 1]
-    behind = [row["step"] for row in rows[told[-1] :] if row] if told else []
+    numbers = [number for number, row in enumerate(rows) if len(row) > 1]
+    behind = [row["step"] for row in rows[numbers[-1] :] if row] if numbers else []
     return [{"step": behind[-1]}] if behind and behind[-1] > behind[0] else []
 
 

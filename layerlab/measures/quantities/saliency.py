@@ -154,11 +154,11 @@ def _predict(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
 
 def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> LayerSaliency:
     dtype = torch.promote_types(gradient.dtype, torch.float32)
-    wide, features = gradient.to(dtype), stream.to(dtype)
+    wide = gradient.to(dtype)
     scores = {
         "l1": absolute(wide),
         "l2": euclidean(wide),
-        "product": product(features, wide),
+        "product": product(stream, wide),
         "cosine": alikeness(stream),
     }
     step = -(-len(stream) // sample)
@@ -249,7 +249,7 @@ def _picture(
     peaks = [float(image.max()) for image in images]
     pairs = zip(images, peaks, strict=True)
     asked, logits = found.prompt, found.logits
-    told = [
+    rivals = [
         _token(subject, logits, token, asked.words.get(kind))
         for kind, token in (("target", found.target), ("foil", asked.foil))
     ]
@@ -262,8 +262,8 @@ def _picture(
         "position": asked.position,
         "positions": positions,
         "tokens": tokens,
-        "target": told[0],
-        "foil": told[1],
+        "target": rivals[0],
+        "foil": rivals[1],
         "prediction": predictions[0],
         "predictions": predictions,
         "earlier": earlier(asked),
@@ -312,7 +312,8 @@ MEASURES = (
         columns={
             "l1": "sum of the saliency over channels",
             "l2": "length of the token's gradient",
-            "product": "input x gradient: what the target would lose, to first order, without it",
+            "product": "input x gradient: what the target would lose, to first order, without it; "
+            "0 where rounding could make it",
             "cosine": "mean cosine of the token's features with those of the others (isotropy)",
             "dimension": (
                 f"directions with {SHARE:.0%} of the variance of this layer's features, at most "

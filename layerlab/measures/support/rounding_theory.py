@@ -158,20 +158,20 @@ def _epsilon(module: nn.Module) -> float:
 def _attention(
     layer: Layer, model: nn.Module, x: Hidden, y: Hidden, refused: dict[str, str]
 ) -> TheoryAttention | None:
-    weights, heard = layer.weights, layer.attention
-    if weights is None or heard is None:
+    weights, record = layer.weights, layer.attention
+    if weights is None or record is None:
         return None
     missing = [n for n in ("query", "key", "value", "output") if getattr(weights, n) is None]
     if missing:
         refused["attention"] = weights.refused.get(missing[0], f"its {missing[0]} is not known")
         return None
-    if not heard.sums_to_one or heard.softcap or weights.query_norm:
+    if not record.sums_to_one or record.softcap or weights.query_norm:
         refused["attention"] = "sinks, softcap and QK-norm are not in the theory of rounding"
         return None
     cosine, sine = _tables(model, x) if weights.rotary is not None else (None, None)
     if weights.rotary is not None and cosine is None:
         return None
-    seen = heard.allowed_keys()
+    seen = record.allowed_keys()
     attention = TheoryAttention(
         query=weights.query.double(),  # type: ignore[union-attr]
         key=weights.key.double(),  # type: ignore[union-attr]

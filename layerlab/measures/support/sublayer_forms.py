@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, permutations
 from math import isfinite, sqrt
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -44,8 +45,9 @@ CONFIDENCE = 8.0
 STORED = 8
 FEW = 4  # rows that sift many forms, those of the largest output
 SIFTED = sqrt(ROWS / FEW)  # how much more their rounding may be: so much less output is there
-DISTINCT = 0.25
-"""No rounding is allowed to explain more: another map would pass."""
+# No rounding explains more: another map, or activation (all stored off one way in bfloat16), would.
+DISTINCT, ACTIVATED = 0.25, STORED * torch.finfo(torch.bfloat16).eps / 2
+APART = 2.0  # a form is ruled out where it is more than so many times as far off as the nearest
 
 _ATTENTION = re.compile("attn|attention", re.IGNORECASE)
 _ROUTED = re.compile(r"(^|\.)(experts|router)(\.|$)")
@@ -116,6 +118,9 @@ class Shortcut:
         return _follow(self.paths, entered.float(), self.activation.function)
 
 
+_Form = TypeVar("_Form", FeedForward, Shortcut)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Linear:
     """z weight + bias, in float32, whichever way round the module stores it."""
@@ -183,7 +188,7 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
     """
     step = -(-len(sublayer.entered) // ROWS)
     entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
-    slack = rounding(sublayer.left.dtype, 2 * entered.shape[1])
+    slack = min(rounding(sublayer.left.dtype, 2 * entered.shape[1]), ACTIVATED)
     maps = feedforward_maps(block)
     # Of experts there are too many to try three at a time, and each token has its own.
     counts = (2,) if is_routed(block) else (2, 3)
@@ -194,20 +199,22 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
         if _is_chained(entered, [maps[name] for name in names], left)
     ]
     kept = _sift(entered, left, maps, chains, list_series(block), slack)
-    sizes = [
-        _feedforward_sizes(entered, left, maps, [names], each)[:, 0] for names, each in kept.items()
-    ]
-    for (names, each), read in zip(kept.items(), read_host(sizes), strict=True):
-        if (loosest := _loosest(each, read, slack)) is not None:
-            return FeedForward(maps=names, activation=loosest)
-    return None
+    if not kept:
+        return None
+    forms, sizes = [], []
+    for names, each in kept.items():
+        forms += [FeedForward(maps=names, activation=one) for one in each]
+        sizes.append(_feedforward_sizes(entered, left, maps, [names], each)[:, 0])
+    return _loosest(forms, read_host([torch.cat(sizes)])[0], slack)
 
 
-def _loosest(activations: Sequence[Elementwise], sizes: Tensor, slack: float) -> Elementwise | None:
-    """Return the activation of the largest constant among those that give an output, if any."""
-    fits = [_fit(one, slack).holds for one in sizes.tolist()]
-    found = [one for one, holds in zip(activations, fits, strict=True) if holds]
-    return max(found, key=lambda activation: activation.lipschitz, default=None)
+def _loosest(forms: Sequence[_Form], sizes: Tensor, slack: float) -> _Form | None:
+    """Return the form of the largest constant among those about as near as the nearest, if any."""
+    pairs = zip(forms, sizes.tolist(), strict=True)
+    fits = [(form, size[0]) for form, size in pairs if _fit(size, slack).holds]
+    least = min((off for _, off in fits), default=0.0)
+    found = [form for form, off in fits if off <= APART * least]
+    return max(found, key=lambda form: form.activation.lipschitz, default=None)
 
 
 def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
@@ -222,15 +229,13 @@ def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
     if not paths or not all(_is_passed(entered, path, left) for path in paths):
         return None
     depth = sum(one.weight.shape[0] for one in paths[0])
-    slack = rounding(sublayer.left.dtype, depth)
+    slack = min(rounding(sublayer.left.dtype, depth), ACTIVATED)
     sizes = []
-    for activation in ACTIVATIONS:
-        made = _follow(paths, entered, activation.function)
-        noise = _follow_noise(paths, entered, activation)
-        sizes.append(_sizes(made - left, noise + left.square()))
-    (read,) = read_host([torch.stack(sizes)])
-    loosest = _loosest(ACTIVATIONS, read, slack)
-    return None if loosest is None else Shortcut(paths=paths, activation=loosest)
+    for one in ACTIVATIONS:
+        gap = _follow(paths, entered, one.function) - left
+        sizes.append(_sizes(gap, _follow_noise(paths, entered, one) + left.square()))
+    forms = [Shortcut(paths=paths, activation=one) for one in ACTIVATIONS]
+    return _loosest(forms, read_host([torch.stack(sizes)])[0], slack)
 
 
 def _list_paths(root: nn.Module) -> tuple[tuple[Linear, ...], ...]:

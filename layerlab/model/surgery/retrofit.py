@@ -68,10 +68,10 @@ class Step0:
         if self.remark:
             lines.append(self.remark)
         if self.dropped:
-            shown = ", ".join(self.dropped[:SHOWN])
+            names = ", ".join(self.dropped[:SHOWN])
             more = len(self.dropped) - SHOWN
             also = f" and {more} more" if more > 0 else ""
-            lines.append(f"weights without a place in {variant}: {shown}{also}")
+            lines.append(f"weights without a place in {variant}: {names}{also}")
         if self.identical:
             lines.append("logits before training: the same, bit for bit")
             if self.attention == "eager":  # as families have it that know no other

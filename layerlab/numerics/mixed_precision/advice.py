@@ -196,7 +196,7 @@ class Advice:
 
     def _verify(self, path: Path | None) -> list[str]:
         keep, cost = self.policy.keep, self.cost
-        shown = ", ".join(keep) if keep else "nothing helps"
+        names = ", ".join(keep) if keep else "nothing helps"
         seen = "" if self.real is None else f", {self.real:.3f} in a real run"
         policy = "advice.policy" if path is None else f"layerlab.load_policy({str(path)!r})"
         use = f"layerlab.apply_precision(model, {policy})"
@@ -205,7 +205,7 @@ class Advice:
         verdict = "within" if self.reached else "beyond"
         left = f"{self.left:.3f} ± {self.deviation:.3f}"
         rows = [
-            ("keep", shown),
+            ("keep", names),
             ("format", f"{self.policy.format}, squared error {self.error:.2e} with nothing kept"),
             ("left", f"{left} of it{seen}: {verdict} the budget of {self.budget:g}"),
             *self._beside(),

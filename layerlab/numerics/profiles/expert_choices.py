@@ -82,7 +82,7 @@ class ExpertChoices:
         tokens, choices, square = (
             SHARE.format(what=one) for one in ("tokens", "choices", "squared difference")
         )
-        foretold = "predicted from the margins of the router"
+        forecast = "predicted from the margins of the router"
         found = []
         if self.tokens:
             changed, expected = (
@@ -91,14 +91,14 @@ class ExpertChoices:
             )
             found = [
                 NamedValue("tokens whose experts change", changed, tokens),
-                NamedValue(f"such tokens, {foretold}", expected, tokens),
+                NamedValue(f"such tokens, {forecast}", expected, tokens),
                 NamedValue("difference on tokens whose experts change", self.share, square),
             ]
         if self.total:
             changed, expected = self.changed / self.total, self.expected / self.total
             found += [
                 NamedValue("choices of experts that change", changed, choices),
-                NamedValue(f"such choices, {foretold}", expected, choices),
+                NamedValue(f"such choices, {forecast}", expected, choices),
             ]
         return found
 

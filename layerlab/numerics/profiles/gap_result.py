@@ -187,7 +187,7 @@ def advise(found: RunGap) -> str:
         causes = ", ".join(
             f"`{one.name}` {one.share:.0%}" for one in found.causes[:LARGEST] if isfinite(one.share)
         )
-        said = (
+        sentence = (
             f"all {len(first.operations)} that differ, since nothing less that was run halves "
             f"RMS {whole} nats; the largest shares are {causes}"
         )
@@ -195,18 +195,18 @@ def advise(found: RunGap) -> str:
         names, left = _join(f"`{one}`" for one in first.operations), f"{first.rms:.2g}"
         shares = {one.name: one.share for one in found.causes}
         share = sum(shares.get(one, 0.0) for one in first.operations)
-        said = f"set {names} in b as in a: RMS {whole} nats becomes {left}, as a run shows"
+        sentence = f"set {names} in b as in a: RMS {whole} nats becomes {left}, as a run shows"
         if share >= SHOWN:
-            said += f"; this makes {share:.0%} of the squared difference"
+            sentence += f"; this makes {share:.0%} of the squared difference"
     if found.echo > ECHO:
-        said += (
+        sentence += (
             f"; {found.echo:.0%} are roundings that both do, and that any other difference makes"
             " come out otherwise"
         )
     rerouted = sum(one.share for one in found.operations if one.name not in OPERATIONS)
     if rerouted > ECHO:
-        said += f"; experts chosen otherwise make {rerouted:.0%} of the squared difference"
-    return said
+        sentence += f"; experts chosen otherwise make {rerouted:.0%} of the squared difference"
+    return sentence
 
 
 def _join(names: Iterable[str]) -> str:
@@ -222,9 +222,9 @@ def _tell_values(found: RunGap) -> list[str]:
 
 
 def _table(found: RunGap) -> list[str]:
-    shown = [one for one in found.operations if not abs(one.share) < SHOWN]
-    rows = [(one, *(tell_settings(found, one) or ("", ""))) for one in shown]
-    width = max(len("smaller ones"), *(len(one.name) for one in shown))
+    visible = [one for one in found.operations if not abs(one.share) < SHOWN]
+    rows = [(one, *(tell_settings(found, one) or ("", ""))) for one in visible]
+    width = max(len("smaller ones"), *(len(one.name) for one in visible))
     left = max(len(a) for _, a, _ in rows)
     lines = [
         "share of the squared difference, RMS that the operation alone makes, and how a and b do "
@@ -232,14 +232,14 @@ def _table(found: RunGap) -> list[str]:
         f"{'operation':<{width}}   share  RMS, nats  {'a' if left else '':<{left}}  b",
         *(f"{_row(one, width)}  {a:<{left}}  {b}".rstrip() for one, a, b in rows),
     ]
-    rest = sum(one.share for one in found.operations if one not in shown)
-    if len(shown) < len(found.operations):
+    rest = sum(one.share for one in found.operations if one not in visible)
+    if len(visible) < len(found.operations):
         lines.append(f"{'smaller ones':<{width}}  {rest:6.1%}")
     lines.append(f"{'closure':<{width}}  {found.closure:6.3f}")
     lines += [
         f"{one.first} with {one.second}: {one.excess:+.1%} beyond their sum" for one in found.pairs
     ]
-    if any(UNLESS in told for _, *pair in rows for told in pair):
+    if any(UNLESS in text for _, *pair in rows for text in pair):
         lines.append(f"{UNLESS}: except where the model's code casts to float32")
     return lines
 

@@ -156,8 +156,8 @@ def sum_products(
     every = {id(one): values(one) for one in find_carriers((args, kwargs))}
 
     @cache
-    def order(said: str) -> Callable[..., Tensor]:
-        multiply = partial(multiply_by_rows, stages=summations(said))
+    def order(sums: str) -> Callable[..., Tensor]:
+        multiply = partial(multiply_by_rows, stages=summations(sums))
 
         def compute(given: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
             plain = [unwrap(one) for one in given]
@@ -166,5 +166,5 @@ def sum_products(
 
         return compute
 
-    runs = {run: order(said) for run, said in orders.items()}
+    runs = {run: order(sums) for run, sums in orders.items()}
     return compute_lanes((args, kwargs), every, runs)

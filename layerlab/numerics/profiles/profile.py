@@ -87,9 +87,9 @@ class NumericsProfile:
                     f"every {name} of the profile {self.name!r} is {short_repr(count)}; expected "
                     "a whole number of 1 and more"
                 )
-        for name, said in self.sums.items():
+        for name, sums in self.sums.items():
             check_operation(name, self.name)
-            _check_sums(name, said, self.name)
+            _check_sums(name, sums, self.name)
         _find_format(self.format, f"format of the profile {self.name!r}")
         if self.attention not in ORDERS:
             raise UserError(
@@ -109,8 +109,8 @@ class NumericsProfile:
     @property
     def summary(self) -> str:
         """Return what it stands for, and whether that is verified."""
-        told = self.description or "no description"
-        return told if self.verified else f"not verified: {told}"
+        text = self.description or "no description"
+        return text if self.verified else f"not verified: {text}"
 
     def tell(self, operation: str) -> str:
         """Return in words how the results of an operation are rounded and summed.
@@ -121,12 +121,12 @@ class NumericsProfile:
         """
         plain = self.default(operation)
         kept = plain if plain == KEPT else f"{plain} unless widened"
-        told = [self.operations.get(operation, kept)]
+        parts = [self.operations.get(operation, kept)]
         every, sums = self.every.get(operation, 1), self.sums.get(operation)
-        told += [f"one in {every}"] if every > 1 else []
-        told += [f"summed as {sums}"] if sums else []
-        told += [self.attention] if operation == "attention_weights" else []
-        return ", ".join(told)
+        parts += [f"one in {every}"] if every > 1 else []
+        parts += [f"summed as {sums}"] if sums else []
+        parts += [self.attention] if operation == "attention_weights" else []
+        return ", ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the profile, for a JSON file."""
@@ -203,14 +203,14 @@ def find_rounding(name: str) -> Any:
     return replace(found, name="")
 
 
-def split_sums(said: str) -> list[list[str]]:
+def split_sums(sums: str) -> list[list[str]]:
     """Return the stages of a sum, the innermost first: format, order and number each.
 
     Example:
         >>> split_sums("t14 sequential 32, fp32 sequential 128")
         [['t14', 'sequential', '32'], ['fp32', 'sequential', '128']]
     """
-    return [one.split() for one in said.split(",")] if said else []
+    return [one.split() for one in sums.split(",")] if sums else []
 
 
 def check_operation(name: str, holder: str) -> None:
@@ -226,16 +226,16 @@ def check_operation(name: str, holder: str) -> None:
         )
 
 
-def _check_sums(operation: str, said: Any, holder: str) -> None:
+def _check_sums(operation: str, sums: Any, holder: str) -> None:
     given = f"sums of {operation} of the profile {holder!r}"
     if operation not in SUMMED:
         raise UserError(f"{given}: no sum makes them; known: {', '.join(SUMMED)}")
-    for stages in split_sums(said) if isinstance(said, str) and said else [[]]:
+    for stages in split_sums(sums) if isinstance(sums, str) and sums else [[]]:
         order = stages[1] if len(stages) > 1 else ""
         if not STAGE.fullmatch(" ".join(stages)):
             hint = "" if order in SUMMATIONS else suggest(order, SUMMATIONS)
             raise UserError(
-                f"{given} are {short_repr(said)}; {hint}expected a format, "
+                f"{given} are {short_repr(sums)}; {hint}expected a format, "
                 f"{' or '.join(SUMMATIONS)}, and a number of 1 and more: type 'bf16 split-k 4'"
             )
         _check_accumulator(stages[0], given)

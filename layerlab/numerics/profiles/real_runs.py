@@ -105,8 +105,8 @@ def prepare_model(model: nn.Module, runs: str, many: bool = False) -> nn.Module:
 
 
 def _refuse(error: Exception) -> str:
-    said = str(error).partition("\n")[0].partition(". ")[0]
-    return f"torch refuses to run it so: {said}"
+    reason = str(error).partition("\n")[0].partition(". ")[0]
+    return f"torch refuses to run it so: {reason}"
 
 
 def _run_whole(model: nn.Module, ids: Tensor, call: RunModel, prompt: int) -> Tensor:

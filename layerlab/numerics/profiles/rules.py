@@ -40,13 +40,13 @@ def rounding(name: str) -> RoundValues:
 
 
 @cache
-def summations(said: str) -> tuple[Summation, ...]:
+def summations(sums: str) -> tuple[Summation, ...]:
     """Return the stages behind what a profile says of sums, for values in float32."""
     return tuple(
         Summation(
             cast(Order, order), int(count), rounding(format) if find_rounding(format) else _keep
         )
-        for format, order, count in split_sums(said)
+        for format, order, count in split_sums(sums)
     )
 
 

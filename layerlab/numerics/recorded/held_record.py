@@ -169,14 +169,14 @@ class HeldRecord:
         found = []
         for read, (operation, name) in zip(self.scores.read_each(tried), QUANTIZED, strict=True):
             part, strays = estimate(self.error, (read - self.exact)[self.known])
-            told = Cause(
+            cause = Cause(
                 name=f"{operation} quantized to {name}",
                 left=self.measure(self.whole - read),
                 whole=rms(self.error),
                 sure=part > strays and self.explain(read) >= best + STORED,
                 is_quantized=True,
             )
-            found.append(told)
+            found.append(cause)
         return found
 
 

@@ -269,15 +269,15 @@ def _judge_others(found: RecordedGap) -> str:
 
 
 def _tell(found: RecordedGap) -> list[str]:
-    told, best = found.difference, found.best[0].name
+    gap, best = found.difference, found.best[0].name
     left = min(max(found.rest, 0.0), 1.0)
     return [
         f"a                   {found.a.name}, emulated",
-        f"tokens              {told.tokens:,}{_tell_left_out(found.left_out)}",
+        f"tokens              {gap.tokens:,}{_tell_left_out(found.left_out)}",
         f"recorded - float32  RMS {found.rms:.2g}, mean {found.bias:+.2g} nats",
-        f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
-        f"{told.largest:.2g}",
-        f"ratio               mean {told.ratio_mean:.4g}; {told.clipped:.2%} of the tokens clipped",
+        f"a - recorded        RMS {gap.rms:.2g}, mean of the size {gap.mean:.2g} nats, largest "
+        f"{gap.largest:.2g}",
+        f"ratio               mean {gap.ratio_mean:.4g}; {gap.clipped:.2%} of the tokens clipped",
         f"what is left        {left:.1%} of the squared difference from float32, by the digits of "
         f"{best}: RMS {left**0.5 * found.rms:.2g} nats",
         f"no rounding         explains {found.excess:.1%} of it",
@@ -304,8 +304,8 @@ def _list_candidates(found: RecordedGap) -> list[str]:
 
 
 def _list_causes(causes: Iterable[Cause]) -> list[str]:
-    shown = list(causes)[:SHOWN]
+    first = list(causes)[:SHOWN]
     return [
         "leaves, nats       of  tried",
-        *(f"{one.left:12.2g}  {one.whole:7.2g}  {one.name}" for one in shown),
+        *(f"{one.left:12.2g}  {one.whole:7.2g}  {one.name}" for one in first),
     ]

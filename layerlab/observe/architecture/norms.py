@@ -156,11 +156,11 @@ def _near(a: Tensor, b: Tensor, tolerance: Tensor) -> bool:
 
 
 def _snap(module: nn.Module, gain: Tensor, tolerance: Tensor) -> Tensor:
-    """Return the stored weight, or 1 + weight, where it is the measured gain up to rounding."""
+    """Return the nearer of the stored weight and 1 + weight where it is the gain up to rounding."""
     weight = parameter(module, "weight")
     if weight is not None and weight.numel() == gain.numel():
         exact = weight.cpu().double().reshape(gain.shape)
-        for candidate in (exact, 1 + exact):
-            if _near(gain, candidate, tolerance):
-                return candidate.to(torch.promote_types(weight.dtype, torch.float32))
+        near = min(exact, 1 + exact, key=lambda one: float((gain - one).nan_to_num().norm()))
+        if _near(gain, near, tolerance):
+            return near.to(torch.promote_types(weight.dtype, torch.float32))
     return gain.float()

@@ -47,7 +47,7 @@ class BlockCall:
     entered: Tensor
     calls: list[ChildCall] = field(default_factory=list)
     inner: dict[nn.Module, ChildCall] = field(default_factory=dict)
-    heard: list[AttentionCall] = field(default_factory=list)
+    attention_calls: list[AttentionCall] = field(default_factory=list)
 
     @property
     def positions(self) -> int:

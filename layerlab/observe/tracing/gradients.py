@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import nan
+from math import frexp, nan
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -28,6 +28,9 @@ from layerlab.system.hardware import is_out_of_memory
 
 MANY_TOKENS = 2048
 """A Llama of 8 B keeps 9 GB of so many in bf16: each block 17 numbers for each of the stream's."""
+
+LARGEST_SCALE = 12
+"""Of a float16 model's target, as a power of 2: what the head makes of it is in float16 too."""
 
 ROWS = 1024
 T = TypeVar("T")
@@ -146,9 +149,11 @@ def _differentiate(
 ) -> dict[int, Tensor]:
     gradients: dict[int, Tensor] = {}
     streams: list[tuple[Tensor, int]] = []
+    # A mean over many tokens has gradients below the least number of float16.
+    scale = 2.0 ** len(tokens).bit_length()
 
     def keep(layer: int, gradient: Tensor) -> None:
-        gradients[layer] = one_sequence(gradient).detach()
+        gradients[layer] = _unscale(one_sequence(gradient), scale)
 
     def hold(layer: int, stream: Tensor) -> None:
         stream.register_hook(partial(keep, layer))
@@ -169,8 +174,14 @@ def _differentiate(
             )
         if twice and any(stream._version != version for stream, version in streams):
             raise _Changed
-        loss.backward()
+        (scale * loss).backward()
     return gradients
+
+
+def _unscale(gradient: Tensor, scale: float) -> Tensor:
+    """Return a gradient over its scale, in float32 where it is in float16."""
+    wide = torch.promote_types(gradient.dtype, torch.bfloat16)
+    return gradient.detach().to(wide) / scale
 
 
 @contextmanager
@@ -212,6 +223,9 @@ class _Streams:
     length: int
     keep: Keep
     copied: bool
+    scale: float = 1.0
+    measured: bool = True
+    last: Tensor | None = None
     held: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
 
     def start(self, module: nn.Module, args: Any, options: Any) -> None:
@@ -231,14 +245,26 @@ class _Streams:
         kept = stream.detach().clone() if self.copied else stream.detach()
         self.held[layer] = (kept, kept._version)
         stream.register_hook(partial(self.give, layer))
+        self.last = stream
+
+    def scale_up(self, target: Scalar) -> Scalar:
+        """Return the target, scaled so that float16 holds the gradients of a large stream."""
+        if self.last is not None and self.last.dtype == torch.float16:
+            self.measured = False
+            (gradient,) = torch.autograd.grad(target, self.last, retain_graph=True)
+            self.measured = True
+            exponent = -frexp(float(gradient.abs().amax()))[1]
+            self.scale = 2.0 ** min(max(exponent, 0), LARGEST_SCALE)
+        return self.scale * target
 
     def check(self) -> None:
         if any(kept._version != version for kept, version in self.held.values()):
             raise _Changed
 
     def give(self, layer: int, gradient: Tensor) -> None:
-        kept, _ = self.held.pop(layer)
-        self.keep(layer, kept[0], gradient[0].detach())
+        if self.measured:
+            kept, _ = self.held.pop(layer)
+            self.keep(layer, kept[0], _unscale(gradient[0], self.scale))
 
 
 def _pass(
@@ -262,7 +288,7 @@ def _pass(
         streams.check()
         at = logits[0, 0 if logits.shape[1] == 1 else position]
         wide = at.to(torch.promote_types(at.dtype, torch.float32))
-        objective(wide).backward()
+        streams.scale_up(objective(wide)).backward()
     if streams.held:
         raise NotApplicable(f"no gradient reached {layer_name(max(streams.held))}")
     return wide.detach()

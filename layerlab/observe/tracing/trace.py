@@ -192,13 +192,13 @@ class _Watcher:
             call = hidden_call("", module, args, options, output, self.block_call.positions)
             self.block_call.inner |= {} if call is None else {module: call}
 
-    def hear_attention(self, heard: AttentionCall) -> None:
+    def hear_attention(self, call: AttentionCall) -> None:
         if self.aside is not None:
-            self.aside.append(heard)
+            self.aside.append(call)
         elif not self.quiet and self.block_call is not None:
-            self.block_call.heard.append(heard)
-            heard.part = self.anatomy.find_shared(heard.part, self.block_call.index)
-            number = heard.part.number
+            self.block_call.attention_calls.append(call)
+            call.part = self.anatomy.find_shared(call.part, self.block_call.index)
+            number = call.part.number
             self.answered[number] = self.answered.get(number, 0) + 1
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -277,15 +277,17 @@ class _Watcher:
     def attention_of(
         self, block_call: BlockCall, part: AttentionPart | None
     ) -> AttentionRecord | None:
-        heard = [item for item in block_call.heard if part is not None and item.part is part]
-        if len(heard) != 1 or part is None:
+        calls = [
+            item for item in block_call.attention_calls if part is not None and item.part is part
+        ]
+        if len(calls) != 1 or part is None:
             return None
-        if fault := heard[0].fault():  # a longer sequence may be attended to otherwise
+        if fault := calls[0].fault():  # a longer sequence may be attended to otherwise
             self.found.silent.setdefault(part.number, f"{part.name}{self.place}: {fault}")
             return None
-        before = {one.part.number: one.heads for one in block_call.heard}
+        before = {one.part.number: one.heads for one in block_call.attention_calls}
         first = sum(heads for number, heads in before.items() if number < part.number)
-        return replace(heard[0].record(), first=first)
+        return replace(calls[0].record(), first=first)
 
     def rerun(self, block: nn.Module, block_call: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
@@ -305,16 +307,16 @@ class _Watcher:
         def attend(entered: Tensor) -> tuple[Tensor, AttentionRecord]:
             new = entered[None] if call.entered.dim() == 3 else entered
             args, options = _replace(call.args, call.options, call.entered, new)
-            heard: list[AttentionCall] = []
-            self.aside = heard
+            calls: list[AttentionCall] = []
+            self.aside = calls
             try:
                 left = first_tensor(call.module(*args, **options))
             finally:
                 self.aside = None
-            if len(heard) != 1 or (fault := heard[0].fault()):
-                fault = fault if len(heard) == 1 else f"it was heard {len(heard)} times"
+            if len(calls) != 1 or (fault := calls[0].fault()):
+                fault = fault if len(calls) == 1 else f"it was heard {len(calls)} times"
                 raise NotApplicable(f"its attention on other features was not heard: {fault}")
-            return left.reshape(entered.shape[0], -1), heard[0].record()
+            return left.reshape(entered.shape[0], -1), calls[0].record()
 
         return attend
 

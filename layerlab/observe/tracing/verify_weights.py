@@ -336,8 +336,8 @@ def _seen_scores(
     (query, query_error), (key, key_error) = (_part(weights, p, z, dtype) for p in ("query", "key"))
     key, key_error = (_share(x, len(query)) for x in (key, key_error))
     if len(query) != attended.heads:
-        shown = f"the trace shows {attended.heads} heads, the weights {len(query)}"
-        return [WeightCheck("query", z.new_zeros(()), shown)]
+        reason = f"the trace shows {attended.heads} heads, the weights {len(query)}"
+        return [WeightCheck("query", z.new_zeros(()), reason)]
     factor = weights.scaling * (weights.rotary or 1.0) ** 2
     expected = factor * query @ key.mT
     unit = 2 * (query.shape[-1] + 4) * _precision(dtype)

@@ -93,8 +93,8 @@ def _judge(row: _VerdictRow, unit: str, lost: Mapping[str, int]) -> str:
     """
     if row.verdict in (BETTER, WORSE) and {row.arm, row.against} & lost.keys():
         counts = [f"{lost[name]} of {name}" for name in (row.arm, row.against) if name in lost]
-        told = " and ".join(counts)
-        return f"{row.arm} is {row.verdict} than {row.against}; runs that diverged: {told}"
+        runs = " and ".join(counts)
+        return f"{row.arm} is {row.verdict} than {row.against}; runs that diverged: {runs}"
     if row.verdict in (BETTER, WORSE) and row.difference is not None:
         size = _size(row)
         if unit == "bits_per_byte":

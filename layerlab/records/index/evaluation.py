@@ -89,8 +89,8 @@ def read(folder: Path) -> Summary:
         for arm, scored in (*_averages(content), *_tasks(content))
     ]
     more = f"and {len(parts) - MOST} more"
-    shown = parts[:MOST] + ([more] if len(parts) > MOST else [])
-    return Summary(", ".join(names), FINISHED, "; ".join(shown) or "nothing was scored")
+    visible = parts[:MOST] + ([more] if len(parts) > MOST else [])
+    return Summary(", ".join(names), FINISHED, "; ".join(visible) or "nothing was scored")
 
 
 def _averages(content: _Results) -> Iterator[tuple[str, str]]:

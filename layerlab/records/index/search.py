@@ -115,14 +115,14 @@ def _entry(root: Path, folder: Path, kind: Kind, links: frozenset[str]) -> Entry
     """Read an entry; what cannot be read is damaged, with the reason."""
     summary = _summary(folder, kind, links)
     page = folder / kind.page
-    shown = page.is_file() and kind.page not in links
+    has_page = page.is_file() and kind.page not in links
     return Entry(
         kind=kind.name,
         name=one_line(summary.name),
         state=summary.state,
         headline=one_line(summary.headline),
         folder=folder.relative_to(root).as_posix(),
-        page=page.relative_to(root).as_posix() if shown else None,
+        page=page.relative_to(root).as_posix() if has_page else None,
         changed=moment(_change_time(folder, kind)),
     )
 

@@ -15,7 +15,7 @@ def is_share(row: Mapping[str, Any]) -> bool:
         >>> is_share({"low": 1.1, "high": 1.3, "share": False})  # nats
         False
     """
-    if isinstance(told := row.get("share"), bool):
-        return told
+    if isinstance(value := row.get("share"), bool):
+        return value
     low, high = row.get("low"), row.get("high")
     return low is not None and high is not None and -1 <= low and high <= 1.5

@@ -228,11 +228,11 @@ def _number(line: Json, tone: str) -> str:
         return "baseline"
     if line["difference"] is None:
         return "no result"
-    said = forest_plot.format_signed(line["difference"], line["width"])
+    number = forest_plot.format_signed(line["difference"], line["width"])
     if line["from"] is None:
-        return said
+        return number
     ends = (forest_plot.format_signed(line[key], line["width"]) for key in ("low", "high"))
-    return f"{said}  [{', '.join(ends)}]"
+    return f"{number}  [{', '.join(ends)}]"
 
 
 def _mark(tone: str, x: Number, y: Number) -> str:
@@ -263,11 +263,11 @@ def _label(row: Json, base: str) -> str:
 
 def _heading(content: Json, title: str) -> Iterator[str]:
     seeds = len(content.get("seeds") or ())
-    told = f"{title}; {seeds} {'seed' if seeds == 1 else 'seeds'} an arm" if seeds else title
+    line = f"{title}; {seeds} {'seed' if seeds == 1 else 'seeds'} an arm" if seeds else title
     if any(row.get("missing") for row in content.get("rows") or ()):
-        told += ", not all of them finished"
+        line += ", not all of them finished"
     yield draw_words(12, 24, _name(content), size=16, weight="600")
-    yield draw_words(12, 44, told[:1].upper() + told[1:], fill=MUTED)
+    yield draw_words(12, 44, line[:1].upper() + line[1:], fill=MUTED)
 
 
 def _name(content: Json) -> str:

@@ -63,17 +63,17 @@ def _curves(view: Json, measure: Json, column: str) -> dict[str, Figure]:
     found = {}
     for kind, name in enumerate(measure["kinds"] or [""]):
         own = [one for one in measure["series"] if one["kind"] == kind]
-        shown = [one for one in own if _drop_unknown(one["values"][column]["mean"])]
-        if shown:
+        visible = [one for one in own if _drop_unknown(one["values"][column]["mean"])]
+        if visible:
             parts = [measure["name"], column, *slugs([name] if name else [])]
-            drawn = _curve(view, measure, column, shown)
+            drawn = _curve(view, measure, column, visible)
             found["-".join(parts)] = _tell_infinite(drawn, view, own, column)
     return found
 
 
 def _tell_infinite(drawn: Figure, view: Json, series: Sequence[Json], column: str) -> Figure:
     """Write below a figure how many readings are infinite, which no picture has a place for."""
-    told = []
+    lines = []
     for model in dict.fromkeys(one["model"] for one in series):
         own = [one["infinite"].get(column) for one in series if one["model"] == model]
         if counted := [one for one in own if one]:
@@ -81,29 +81,29 @@ def _tell_infinite(drawn: Figure, view: Json, series: Sequence[Json], column: st
             # How many a series without infinite ones has is not told.
             every = f" of {counted[0]['readings']:,}" if len(own) == 1 else ""
             name = plain(view["models"][model]["name"])
-            told.append(f"{name}: {count}{every} readings are infinite, and not drawn")
+            lines.append(f"{name}: {count}{every} readings are infinite, and not drawn")
     title = drawn.layout["xaxis"]["title"]
-    title["text"] = "<br>".join([title["text"], *told])
+    title["text"] = "<br>".join([title["text"], *lines])
     return drawn
 
 
-def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Figure:
+def _curve(view: Json, measure: Json, column: str, curves: Sequence[Json]) -> Figure:
     bounds = [bound for bound in measure["bounds"] if bound["column"] == column]
-    log = _in_powers(shown, column, bounds)
+    log = _in_powers(curves, column, bounds)
     data: list[dict[str, Any]] = []
-    for series in shown:
+    for series in curves:
         line = _line(view, series, column)
-        data += _band(view, series, column, line["x"]) if len(shown) <= MOST_BANDS else []
+        data += _band(view, series, column, line["x"]) if len(curves) <= MOST_BANDS else []
         data.append(line)
     for number, bound in enumerate(bounds):
-        data += _limits(view, shown, bound["limit"], DASHES[number % len(DASHES)])
+        data += _limits(view, curves, bound["limit"], DASHES[number % len(DASHES)])
     if log:
         for trace in data:
             trace["y"] = [value if value and value > 0 else None for value in trace["y"]]
-    scale = {"type": "log", "exponentformat": "power"} if log else _near(shown, column)
+    scale = {"type": "log", "exponentformat": "power"} if log else _near(curves, column)
     named = sum(trace.get("showlegend", True) for trace in data)
     own = layout(
-        xaxis=axis("relative depth") if view["aligned"] else _layers(shown),
+        xaxis=axis("relative depth") if view["aligned"] else _layers(curves),
         yaxis=axis(plain(column.replace("_", " ")), **scale),
         showlegend=named > 1,
     )
@@ -111,9 +111,9 @@ def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Fig
     return Figure(data=data, layout=own, height=280 + own["margin"]["t"])
 
 
-def _layers(shown: Sequence[Json]) -> dict[str, Any]:
+def _layers(curves: Sequence[Json]) -> dict[str, Any]:
     """Return an axis of layers; the embedding is named a line below the numbers."""
-    layers = sorted({layer for series in shown for layer in series["layers"]})
+    layers = sorted({layer for series in curves for layer in series["layers"]})
     if EMBEDDING not in layers:
         return axis("layer")
     kept = [n for n in layers if n == EMBEDDING or n % -(-len(layers) // TICKS) == 0]
@@ -124,17 +124,17 @@ def _layers(shown: Sequence[Json]) -> dict[str, Any]:
 def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
     """Return a column over training, where the models are checkpoints of a run."""
     models = view["models"]
-    shown = [
+    curves = [
         one
         for one in measure["series"]
         if one["kind"] == 0
         and models[one["model"]]["step"] is not None
         and _drop_unknown(one["values"][column]["mean"])
     ]
-    if len(shown) < 2:
+    if len(curves) < 2:
         return {}
-    shown.sort(key=lambda one: models[one["model"]]["step"])
-    means = [_leave_embedding(one["layers"], one["values"][column]["mean"]) for one in shown]
+    curves.sort(key=lambda one: models[one["model"]]["step"])
+    means = [_leave_embedding(one["layers"], one["values"][column]["mean"]) for one in curves]
     cleaned = [_drop_unknown(mean) for mean in means]
     lines = {
         "mean over layers": [sum(values) / len(values) if values else None for values in cleaned],
@@ -147,7 +147,7 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
             "type": "scatter",
             "mode": "lines+markers",
             "name": name,
-            "x": [models[one["model"]]["step"] for one in shown],
+            "x": [models[one["model"]]["step"] for one in curves],
             "y": values,
             "line": {"color": COLOURS[number], "width": 2.4 if number == 0 else 1.4},
             "marker": {"size": 6, "symbol": SYMBOLS[number], "color": COLOURS[number]},
@@ -159,7 +159,7 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
     )
     own["margin"] = {**own["margin"], "t": 48}
     drawn = Figure(data=data, layout=own, height=328)
-    return {f"{measure['name']}-{column}-steps": _tell_infinite(drawn, view, shown, column)}
+    return {f"{measure['name']}-{column}-steps": _tell_infinite(drawn, view, curves, column)}
 
 
 def _leave_embedding(layers: Sequence[int], values: list[Any]) -> list[Any]:
@@ -196,24 +196,24 @@ def _band(view: Json, series: Json, column: str, places: list[Any]) -> list[dict
     ]
 
 
-def _limits(view: Json, shown: Sequence[Json], name: str, dash: str) -> list[dict[str, Any]]:
+def _limits(view: Json, curves: Sequence[Json], name: str, dash: str) -> list[dict[str, Any]]:
     """Return the dashed lines of a bound or of a companion column, with one legend entry."""
     found: list[dict[str, Any]] = []
-    for series in shown:
+    for series in curves:
         if _drop_unknown(series["values"][name]["mean"]):
-            colour = COLOURS[series["model"] % len(COLOURS)] if len(shown) > 1 else "#1b1e23"
+            colour = COLOURS[series["model"] % len(COLOURS)] if len(curves) > 1 else "#1b1e23"
             line = _line(view, series, name)
             line |= {"mode": "lines", "line": {"color": colour, "width": 1.2, "dash": dash}}
             found.append({**line, "name": plain(name), "showlegend": not found})
     return found
 
 
-def _in_powers(shown: Sequence[Json], column: str, bounds: Sequence[Json]) -> bool:
-    values = [v for one in shown for v in _drop_unknown(one["values"][column]["mean"])]
+def _in_powers(curves: Sequence[Json], column: str, bounds: Sequence[Json]) -> bool:
+    values = [v for one in curves for v in _drop_unknown(one["values"][column]["mean"])]
     limits = [
         v
         for bound in bounds
-        for one in shown
+        for one in curves
         for v in _drop_unknown(one["values"][bound["limit"]]["mean"])
     ]
     if min(values) <= 0:
@@ -221,10 +221,10 @@ def _in_powers(shown: Sequence[Json], column: str, bounds: Sequence[Json]) -> bo
     return max(values) > WIDE * min(values) or max([*limits, 0]) > 10 * max(values)
 
 
-def _near(shown: Sequence[Json], column: str) -> dict[str, Any]:
+def _near(curves: Sequence[Json], column: str) -> dict[str, Any]:
     """Return limits of a linear axis with which a far bound does not flatten the readings."""
     values = [
-        v for one in shown for part in one["values"][column].values() for v in _drop_unknown(part)
+        v for one in curves for part in one["values"][column].values() for v in _drop_unknown(part)
     ]
     low, high = min(values), max(values)
     room = 0.3 * (high - low or abs(high) or 1.0)

@@ -40,7 +40,7 @@ def _harmful(readings: RuleData) -> Iterator[RuleHit]:
         "pruned whether the others make up for one another (michel19).",
         threshold=-limit * float(top.row["error"]),
         kind="head",
-        shown="attention",
+        picture="attention",
     )
 
 

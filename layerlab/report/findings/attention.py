@@ -33,7 +33,7 @@ def _score(readings: RuleData) -> Iterator[RuleHit]:
         f"{_spread(top)}{top.more}",
         advice=_cap(float(softcap)) if softcap else _headroom(top.value),
         threshold=SCORE,
-        shown="attention",
+        picture="attention",
     )
 
 
@@ -93,7 +93,7 @@ def _entropy(readings: RuleData) -> Iterator[RuleHit]:
         value=top.value,
         threshold=ENTROPY_LAYER,
         place=spot.place,
-        shown="attention",
+        picture="attention",
     )
 
 
@@ -110,7 +110,7 @@ def _sharp_heads(rows: pd.DataFrame) -> Iterator[RuleHit]:
         advice="Not a fault by itself: previous-token and induction heads (olsson22) are sharp, "
         "and so is a sink. Whole layers as sharp as this would be entropy collapse (zhai23).",
         threshold=ENTROPY_HEAD,
-        shown="attention",
+        picture="attention",
     )
 
 
@@ -128,7 +128,7 @@ def _sink(readings: RuleData) -> Iterator[RuleHit]:
         advice="An attention sink: such a head mostly does nothing on this text. Keep the first "
         "tokens when a sliding window trims the cache (xiao23); its large norm is no instability.",
         threshold=SINK,
-        shown="attention",
+        picture="attention",
     )
 
 
@@ -145,7 +145,7 @@ def _ratio(readings: RuleData) -> Iterator[RuleHit]:
         advice=f"{_column(top)} A norm above 1 does not multiply with depth: the product of "
         "attention matrices stays below sqrt(n).",
         threshold=RATIO,
-        shown="attention",
+        picture="attention",
     )
 
 

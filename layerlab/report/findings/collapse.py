@@ -43,7 +43,7 @@ def _residual(readings: RuleData) -> Iterator[RuleHit]:
         "shortcuts are not scaled down and that the norm gains have not shrunk.",
         threshold=RESIDUAL,
         kind="stream",
-        shown="channels",
+        picture="channels",
     )
 
 
@@ -81,7 +81,7 @@ def _cosine(readings: RuleData) -> Iterator[RuleHit]:
         "Subtract the mean feature before using cosines as similarities.",
         threshold=COSINE,
         kind="stream",
-        shown="channels",
+        picture="channels",
     )
 
 
@@ -115,7 +115,7 @@ def _dimension(readings: RuleData) -> Iterator[RuleHit]:
         value=float(count),
         threshold=DIMENSION * room,
         place=top.place,
-        shown="channels",
+        picture="channels",
     )
 
 

@@ -27,9 +27,9 @@ class Peak:
     place: Location
     more: str
 
-    def hit(self, **said: Any) -> RuleHit:
+    def hit(self, **fields: Any) -> RuleHit:
         """Return the finding of a rule that speaks of this value at this place."""
-        return RuleHit(value=self.value, place=self.place, **said)
+        return RuleHit(value=self.value, place=self.place, **fields)
 
 
 def figure(number: float) -> str:
@@ -58,10 +58,10 @@ def runs(numbers: list[int]) -> str:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    told = ["embedding"] if EMBEDDING in numbers else []
+    names = ["embedding"] if EMBEDDING in numbers else []
     if len(spans) > MOST_RUNS:
-        return ", ".join([*told, f"between {ordered[0]} and {ordered[-1]}"])
-    return ", ".join([*told, *(str(a) if a == b else f"{a}-{b}" for a, b in spans)])
+        return ", ".join([*names, f"between {ordered[0]} and {ordered[-1]}"])
+    return ", ".join([*names, *(str(a) if a == b else f"{a}-{b}" for a, b in spans)])
 
 
 def peak(rows: pd.DataFrame, column: str, *, lowest: bool = False) -> Peak:

@@ -105,5 +105,5 @@ def _finding(rule: Rule, verdict: RuleHit, number: int, card: Mapping[str, Any])
         source=verdict.source or rule.source,
         sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
         advice=verdict.advice,
-        detail=location.key(verdict.shown, model),
+        detail=location.key(verdict.picture, model),
     )

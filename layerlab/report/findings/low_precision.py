@@ -33,7 +33,7 @@ def _overflow(readings: RuleData) -> Iterator[RuleHit]:
         f"overflows at {LARGEST_HALF:,.0f}{top.more}",
         advice="Run and train this model in bf16 or float32: fp16 turns it into Inf, then NaN.",
         threshold=LARGEST_HALF / HEADROOM,
-        shown="channels",
+        picture="channels",
     )
 
 
@@ -50,7 +50,7 @@ def _massive(readings: RuleData) -> Iterator[RuleHit]:
         "channel or keep these channels in 16 bit (dettmers22); one scale per tensor wastes "
         "nearly all levels.",
         threshold=MASSIVE,
-        shown="channels",
+        picture="channels",
     )
 
 
@@ -88,7 +88,7 @@ def _kurtosis(readings: RuleData) -> Iterator[RuleHit]:
         "rotate the stream before quantizing, or keep outliers in 16 bit (dettmers22). When "
         "training anew, he24 says which choices avoid them.",
         threshold=limit,
-        shown="channels",
+        picture="channels",
     )
 
 
@@ -106,7 +106,7 @@ def _condition(readings: RuleData) -> Iterator[RuleHit]:
         "undertrained. At a fixed norm the condition does not raise the rounding error of scores; "
         "the norm of |W_k|^T |W_q| does (budzinskiy25).",
         threshold=CONDITION,
-        shown="attention",
+        picture="attention",
     )
 
 
@@ -128,7 +128,7 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
         advice="Its scores are small differences of large terms, where rounding errors are "
         "largest beside the result (budzinskiy25): compute this head's scores in float32.",
         threshold=CANCELLING * width,
-        shown="attention",
+        picture="attention",
     )
 
 

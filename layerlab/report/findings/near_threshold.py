@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from layerlab.report.findings import attention, stability
 from layerlab.report.findings.extremes import Peak, figure, peak
-from layerlab.report.findings.rule import Rule, RuleData, RuleHit, Shown
+from layerlab.report.findings.rule import PictureKind, Rule, RuleData, RuleHit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class RuleThreshold:
     column: str
     threshold: float
     name: str
-    shown: Shown
+    picture: PictureKind
     last: bool = False
 
 
@@ -30,21 +30,21 @@ LIMITS = (
         column="logit_max",
         threshold=attention.SCORE,
         name="largest attention score",
-        shown="attention",
+        picture="attention",
     ),
     RuleThreshold(
         measure="spectrum",
         column="uniform_ratio",
         threshold=attention.RATIO,
         name="attention norm over that of uniform causal attention",
-        shown="attention",
+        picture="attention",
     ),
     RuleThreshold(
         measure="stream",
         column="growth",
         threshold=stability.GROWTH,
         name="length of the stream over that of the embedding",
-        shown="channels",
+        picture="channels",
         last=True,
     ),
 )
@@ -62,7 +62,7 @@ def _nearest(readings: RuleData) -> Iterator[RuleHit]:
         advice="Nothing need be done. What this text does not provoke another may: give your own "
         "with --text.",
         threshold=limit.threshold,
-        shown=limit.shown,
+        picture=limit.picture,
         measure=limit.measure,
         column=limit.column,
     )

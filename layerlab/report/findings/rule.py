@@ -17,7 +17,7 @@ from layerlab.report.views.inspection.bars import TOKENS, count_tokens, merge_te
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-Shown = Literal["attention", "channels"]
+PictureKind = Literal["attention", "channels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +98,14 @@ class Location:
             return layer_name(self.layer)
         return f"layer {self.layer} head {self.head}"
 
-    def key(self, shown: Shown | None, model: str) -> str | None:
+    def key(self, picture: PictureKind | None, model: str) -> str | None:
         """Return the name of the picture of this place."""
         numbers = [self.sequence or 0, self.layer]
-        if shown == "attention":
+        if picture == "attention":
             numbers.append(self.head)
-        if shown is None or None in numbers:
+        if picture is None or None in numbers:
             return None
-        return "/".join([shown, model, *map(str, numbers)])
+        return "/".join([picture, model, *map(str, numbers)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class RuleHit:
     value: float | None = None
     threshold: float | None = None
     place: Location = Location()
-    shown: Shown | None = None
+    picture: PictureKind | None = None
     mark: str = ""
     measure: str | None = None
     column: str | None = None

@@ -84,7 +84,7 @@ def _growth(readings: RuleData) -> Iterator[RuleHit]:
         value=growth,
         threshold=GROWTH,
         place=Location(layer=layer),
-        shown="channels",
+        picture="channels",
     )
 
 

@@ -105,7 +105,7 @@ class Language:
                     parts = {name: self.translate(part) for name, part in found.items()}
                     # It was meant for something else if what is left is prose.
                     if template.own > _WEAK or not any(map(prose, parts.values())):
-                        return tidy(fill(template.said, parts))
+                        return tidy(fill(template.translation, parts))
         return None
 
     def names(self, text: str) -> str:

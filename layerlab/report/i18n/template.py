@@ -23,7 +23,7 @@ class Template:
 
     def __init__(self, message: str, translation: str):
         """Take a message; its pattern is made when a text has all the words of the message."""
-        self.message, self.said = message, translation
+        self.message, self.translation = message, translation
         self.words = [word for word in PLACEHOLDER.split(message)[::2] if word]
         self.own = own(message)
         self.begins = not message.startswith("{")

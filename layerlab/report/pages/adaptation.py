@@ -192,7 +192,7 @@ def _describe(content: Json) -> Iterable[str]:
 def _samples(content: Json) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for one in content["samples"]:
-        answer = (Label(adaptation_tables.place(one)), str(one.get("answer")))
+        answer = (Label(adaptation_tables.name_model(one)), str(one.get("answer")))
         found.setdefault(str(one.get("prompt")), []).append(answer)
     return found
 

@@ -156,7 +156,7 @@ def _differences(content: Mapping[str, Any]) -> list[Json]:
         same = one.get("difference") == 0 and not one.get("error")
         rows[same].append(
             [
-                Label(f"{one.get('title')}: {place(one)}"),
+                Label(f"{one.get('title')}: {name_model(one)}"),
                 incomplete(one) or format_signed(_percent(one.get("difference"))),
                 _percent(one.get("error")),
                 one.get("n"),
@@ -169,7 +169,7 @@ def _differences(content: Mapping[str, Any]) -> list[Json]:
     return [moved, {**still, "folded": Label(f"{len(rows[True])} without any change")}]
 
 
-def place(one: Mapping[str, Any]) -> str:
+def name_model(one: Mapping[str, Any]) -> str:
     """Name the model that a row is about: after which stage, of which arms."""
     return f"{one.get('after')} ({', '.join(map(str, one.get('arms') or ()))})"
 

@@ -171,8 +171,8 @@ def view(content: Mapping[str, Any]) -> Json:
     judged = [run["run"] for run, own in zip(content["runs"], runs, strict=True) if own["judged"]]
     counts = [sum(run["arm"] == index for run in runs) for index in range(len(names))]
     by_name = {str(one.get("run")): one for one in content["curves"]}
-    told = [by_name.get(run["run"], {}) for run in content["runs"]]
-    curves = {kind: curve.curve_columns(told, kind, values) for kind, values in _CURVES.items()}
+    points = [by_name.get(run["run"], {}) for run in content["runs"]]
+    curves = {kind: curve.curve_columns(points, kind, values) for kind, values in _CURVES.items()}
     drawn = [one for kind in curves.values() for one in kind["runs"].values()]
     return {
         "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
@@ -192,7 +192,7 @@ def view(content: Mapping[str, Any]) -> Json:
 
 
 def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown, translator, rows = view(content), language(lang), content["rows"]
+    data, translator, rows = view(content), language(lang), content["rows"]
     recipe = current_settings(content["recipe"])
     section = get_table(recipe, "compare")
     declared = [str(one) for one in section.get("allowed_differences") or ()]
@@ -220,16 +220,16 @@ def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
         section=section,
         recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
         command=command.run_recipe("train" if single else "compare", recipe),
-        rates=len({run["rate"] for run in shown["runs"]}) > 1,
-        view=shown,
+        rates=len({run["rate"] for run in data["runs"]}) > 1,
+        view=data,
         most=ROWS,
         signed=forest_plot.format_signed,
         quantity=curve.quantity,
         monitored=lambda name: quantity_name(str(name), lang),
         scripts=_SCRIPTS,
-        data=shown,
-        texts=[shown["unit"]],
-        columns={name: quantity_name(name, lang) for name in shown["monitor"]["measures"]},
+        data=data,
+        texts=[data["unit"]],
+        columns={name: quantity_name(name, lang) for name in data["monitor"]["measures"]},
     )
 
 

@@ -79,8 +79,8 @@ def group_table(rows: Sequence[Record], score: Any, span: Any) -> Json:
     cells = []
     for row in rows:
         plain = row.get("low") is not None and not (is_share(row) or row.get("lost"))
-        told = [row["score"], None] if plain else [score(row), span(row)]
-        cells.append([f"{row['group']} ({row['metric']}): {row['arm']}", *told, row["n"]])
+        pair = [row["score"], None] if plain else [score(row), span(row)]
+        cells.append([f"{row['group']} ({row['metric']}): {row['arm']}", *pair, row["n"]])
     head = labels("", "score", "95 % interval", "questions")
     formulas = dict.fromkeys(f"{row['group']}: {row['formula']}." for row in rows)
     return table("task-groups", label("Groups of lm-eval"), head, cells, " ".join(formulas))

@@ -80,15 +80,15 @@ def _picture(picture: Mapping[str, Any]) -> dict[str, Any]:
     return {**picture, "layers": [int(layer) + EMBEDDING for layer in picture["layers"]]}
 
 
-def _detail(key: str, shown: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    if shown["kind"] != "channels":
-        return key, dict(shown)
-    layer = int(shown["layer"]) + EMBEDDING
-    return f"{key.rpartition('/')[0]}/{layer}", {**shown, "layer": layer}
+def _detail(key: str, detail: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if detail["kind"] != "channels":
+        return key, dict(detail)
+    layer = int(detail["layer"]) + EMBEDDING
+    return f"{key.rpartition('/')[0]}/{layer}", {**detail, "layer": layer}
 
 
 def _notes(measure: Mapping[str, Any], mixed: list[str]) -> list[str]:
-    told = [_FROM.sub(_rename, str(note)) for note in measure["notes"]]
+    notes = [_FROM.sub(_rename, str(note)) for note in measure["notes"]]
     if measure["name"] in _BY_ATTENTION:
-        told += [f"{name}: its layers are its attention layers, counted from 0" for name in mixed]
-    return told
+        notes += [f"{name}: its layers are its attention layers, counted from 0" for name in mixed]
+    return notes

@@ -232,7 +232,8 @@ def load_report(path: str | Path) -> Report:
     Raises:
         UserError: there is none, or it is damaged, or a newer layerlab wrote it.
     """
-    file = Path(path) / place.DATA if Path(path).is_dir() else Path(path)
+    path = Path(path)  # an empty one is the folder that one is in
+    file = path / place.DATA if path.is_dir() else path
     try:
         content = check_digest(read_json(file, parse_constant=_refuse_constant))
     except FileNotFoundError:

@@ -78,12 +78,12 @@ def _rows(name: str, picture: Mapping[str, Any], line: pd.DataFrame) -> Iterator
     likely = [(_token(one), figure(one["probability"])) for one in predictions[:MOST]]
     total = float(line[SCORE].sum())
     tokens = dict(zip(picture["positions"], picture["tokens"], strict=True))
-    looked = [
+    sources = [
         (_whole(tokens, position), str(position), percent(score / total) if total > 0 else "none")
         for position, score in zip(line["position"][:MOST], line[SCORE][:MOST], strict=True)
     ]
     names = [text.prose(name, 80)]
-    for owner, left, right in zip_longest(names, likely, looked, fillvalue=None):
+    for owner, left, right in zip_longest(names, likely, sources, fillvalue=None):
         yield (str(owner or ""), *_pair(left, 2), *_pair(right, 3))
 
 

@@ -109,8 +109,8 @@ def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Style
         yield [("No findings.", "green")]
         return
     counts = [(name, sum(f.severity == name for f in findings)) for name in SEVERITIES]
-    told = (f"{count} {_WORDS[name]}{'s' * (count > 1)}" for name, count in counts if count)
-    yield [(", ".join(told), "bold")]
+    parts = (f"{count} {_WORDS[name]}{'s' * (count > 1)}" for name, count in counts if count)
+    yield [(", ".join(parts), "bold")]
     for finding in findings[:MOST]:
         owner = f"{prose(finding.model, 80)}: " if several else ""
         yield [

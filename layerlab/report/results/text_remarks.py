@@ -12,12 +12,12 @@ def describe_text(read: Iterable[Hashable], *, fewest: int, samples: Any) -> lis
         fewest: sequences that one of them has read.
         samples: that were to be read, where that is a number.
     """
-    told, models = [], list(read)
+    remarks, models = [], list(read)
     if len(set(models)) > 1:
-        told.append(
+        remarks.append(
             "The models did not read the same tokens, as another tokenizer or a shorter context "
             "cuts the text otherwise: their losses per token are not comparable."
         )
     if models and isinstance(samples, int) and fewest < samples:
-        told.append(f"The text is short: it has {fewest} of {samples} samples.")
-    return told
+        remarks.append(f"The text is short: it has {fewest} of {samples} samples.")
+    return remarks

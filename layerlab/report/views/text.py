@@ -22,8 +22,8 @@ def token(text: str, limit: int = 24) -> str:
         >>> token(" King\n")
         '␣King↵'
     """
-    shown = "".join(_SPELLED.get(c) or _visible(c) for c in text[: limit + 1])
-    return _cut(shown, limit) or "∅"
+    visible = "".join(_SPELLED.get(c) or _visible(c) for c in text[: limit + 1])
+    return _cut(visible, limit) or "∅"
 
 
 def prose(text: str, limit: int = 600) -> str:
@@ -33,8 +33,8 @@ def prose(text: str, limit: int = 600) -> str:
         >>> prose("layer 3\n is fine")
         'layer 3  is fine'
     """
-    shown = "".join(" " if c.isspace() else _visible(c) for c in text[: limit + 1])
-    return _cut(shown, limit)
+    visible = "".join(" " if c.isspace() else _visible(c) for c in text[: limit + 1])
+    return _cut(visible, limit)
 
 
 def tell_apart(names: Iterable[str], limit: int) -> list[str]:
@@ -59,8 +59,8 @@ def quote_text(text: str, limit: int = 600) -> str:
         >>> quote_text("  the\n"), quote_text("")
         ('"  the\\n"', '""')
     """
-    shown = "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text[:limit])
-    return f'"{shown}"' if len(text) <= limit else f'"{shown}"…'
+    visible = "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text[:limit])
+    return f'"{visible}"' if len(text) <= limit else f'"{visible}"…'
 
 
 def _escape(character: str) -> str:

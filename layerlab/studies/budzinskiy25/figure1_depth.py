@@ -104,7 +104,7 @@ def judge_growth(
     factor = bootstrap(
         errors["normwise"], lambda draws: float(np.exp(fits(reduce(draws))[0].slope)), seed
     )
-    told = "; ".join(_grow(name, reduce(draws), found[name]) for name, draws in errors.items())
+    numbers = "; ".join(_grow(name, reduce(draws), found[name]) for name, draws in errors.items())
     rests = describe_resting(errors) if reduce is mean else ""
     count, depth = errors["normwise"].shape
     return StudyVerdict(
@@ -112,7 +112,7 @@ def judge_growth(
         word="not decided" if rests else combine(above(one, 0) for one in found.values()),
         number=factor.value,
         said=f"x {factor} per layer over {depth} layers (normwise, {DIGITS[FINE]} digits, "
-        f"{reduce.__name__} of {count} draws). {told}; above 0 was asked for{rests}",
+        f"{reduce.__name__} of {count} draws). {numbers}; above 0 was asked for{rests}",
         looked=reduce is mean,
     )
 
@@ -148,13 +148,13 @@ def judge_spread(errors: DepthErrors, seed: int) -> StudyVerdict:
         return float(draws.mean() / np.median(draws))
 
     found = {name: bootstrap(draws[:, -1], ratio, seed) for name, draws in errors.items()}
-    told = describe_intervals(found)
+    numbers = describe_intervals(found)
     return StudyVerdict(
         claim="The median error is far below the mean: large errors are rare.",
         word=combine(above(one, FAR, 1) for one in found.values()),
         number=found["normwise"].value,
         said=(
-            f"mean / median after the last layer is {told}, and above {FAR:g} was "
+            f"mean / median after the last layer is {numbers}, and above {FAR:g} was "
             f"asked for ({DIGITS[FINE]} digits)"
         ),
     )
@@ -167,7 +167,7 @@ def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
         return float((draws < draws.mean() / 10**ORDERS).mean())
 
     found = {name: bootstrap(draws[:, -1], share, seed) for name, draws in errors.items()}
-    told, rests = describe_intervals(found), describe_resting(errors)
+    numbers, rests = describe_intervals(found), describe_resting(errors)
     final = errors["normwise"][:, -1]
     below, one_order = (float((final < final.mean() / size).mean()) for size in (1, 10))
     return StudyVerdict(
@@ -175,7 +175,7 @@ def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
         word="not decided" if rests else combine(above(one, 0.5) for one in found.values()),
         number=found["normwise"].value,
         said=(
-            f"a share of {told} of the draws lies at least two orders of magnitude "
+            f"a share of {numbers} of the draws lies at least two orders of magnitude "
             f"below the mean, where more than half was asked for ({DIGITS[FINE]} digits); normwise "
             f"{below:.0%} lie below it and {one_order:.0%} at least one order{rests}"
         ),
@@ -188,8 +188,8 @@ def describe_resting(errors: DepthErrors) -> str:
     found = {name: resting(draws[:, -1]) for name, draws in errors.items()}
     if min(found.values()) >= FEW:
         return ""
-    told = " and ".join(f"{draws:.2g} draws ({name})" for name, draws in found.items())
-    return f". The mean rests on {told}, and on at least {FEW:g} it has to before it decides"
+    numbers = " and ".join(f"{draws:.2g} draws ({name})" for name, draws in found.items())
+    return f". The mean rests on {numbers}, and on at least {FEW:g} it has to before it decides"
 
 
 def lines(table: pd.DataFrame) -> list[Picture]:

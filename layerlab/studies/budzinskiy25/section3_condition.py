@@ -249,13 +249,13 @@ def describe_parts(every: np.ndarray, context: StudyContext) -> list[str]:
             "attention has four heads, biases or rotary positions and an output matrix: of these "
             "the source does not speak, and the forms are derived here in its way."
         ]
-    told = []
+    remarks = []
     for part, rows in PARTS.items():
         read = np.isfinite(every[:, :, [ROWS.index(row) for row in rows], FORM]).any(2).all(0)
         gone = [name for name, complete in zip(context.models, read, strict=True) if not complete]
         if gone:
-            told.append(f"Not read, being none of the source's: {part}, in {', '.join(gone)}.")
-    return told
+            remarks.append(f"Not read, being none of the source's: {part}, in {', '.join(gone)}.")
+    return remarks
 
 
 def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
@@ -359,8 +359,8 @@ def judge_usual(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerd
 def plot(every: np.ndarray, names: Sequence[str], seed: int) -> tuple[Picture, ...]:
     """Plot how tight the forms are, and how large."""
     found = medians(every, WORST, FORM, names, seed)
-    shown = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))
-    tight = [gap(f"{name}, {model}", found[model, name]) for model, name in shown]
+    keys = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))
+    tight = [gap(f"{name}, {model}", found[model, name]) for model, name in keys]
     bars = {
         name: bins(every[:, :, row, WORST].flatten(), 24)
         for row, name in enumerate(ROWS)

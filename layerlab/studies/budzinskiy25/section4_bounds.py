@@ -351,16 +351,16 @@ def plot(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
     def median(values: np.ndarray) -> Interval:
         return bootstrap(values, np.median, seed)
 
-    shown = []
+    rows = []
     for index, row in enumerate(ROWS):
         cases = {format: observed[:, :, index, digit] for digit, format in enumerate(FORMATS)}
         for name, values in {**cases, "worst roundings": worsts[:, :, index]}.items():
             one = median(values.max(1))
-            shown.append(gap(f"{NAMES[row]}, {name}", one))
+            rows.append(gap(f"{NAMES[row]}, {name}", one))
     return gaps(
         "used",
         "Largest error of a passage over its bound (worst model, median of passages)",
-        shown,
+        rows,
         x="error over bound; above 1 the bound is false",
     )
 

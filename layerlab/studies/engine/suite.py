@@ -66,12 +66,12 @@ class Suite:
             wrapped=("study", "verdict"),
         )
         counts = count_words([_content(part) for part in self.parts])
-        told = "".join(
+        summary = "".join(
             f"claims of {whose}: {', '.join(f'{word}: {counts[own][word]}' for word in COLOURS)}\n"
             for own, whose in ((False, "the sources"), (True, "our own"))
         )
         errors = [Text(f"{part.name}: {part.error}", "red") for part in self.parts if part.error]
-        text = f"{told}The page: {prose(files.from_here(self.page))}"
+        text = f"{summary}The page: {prose(files.from_here(self.page))}"
         return Group(table, *errors, Text(text))
 
 

@@ -240,10 +240,10 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
     every = np.concatenate([found["corrected"] for found in bounds.values()])
     printed = np.concatenate([found["printed"] for found in bounds.values()])
     narrow = sorted({int(n) for found in bounds.values() for n in found["seen"]} - {TOKENS})
-    told = "".join(f", or {n} in a window of as many" for n in narrow)
+    windows = "".join(f", or {n} in a window of as many" for n in narrow)
     middle = np.median(np.concatenate([found["score_bound"] for found in bounds.values()]))
     vacuous = bootstrap(every, lambda one: float((one > VACUOUS).mean()))
-    said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
+    by_model = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     # Behind a norm of their own, queries and keys have a bound, and none as it is printed.
     as_printed = f"; as printed {(printed > VACUOUS).mean():.0%}" if printed.size else ""
     return StudyVerdict(
@@ -252,8 +252,8 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
         word=below(vacuous, 0.5),
         number=vacuous.value,
         said=f"the bound is vacuous, that is above {VACUOUS:g} sqrt(n), for a share {vacuous} of "
-        f"the heads ({said}{as_printed}): the median M is "
-        f"{middle:.3g}, n = {TOKENS}{told}; fewer than half of the heads were asked for",
+        f"the heads ({by_model}{as_printed}): the median M is "
+        f"{middle:.3g}, n = {TOKENS}{windows}; fewer than half of the heads were asked for",
         unit=f"{len(every)} heads of {count_models(len(bounds))}",
     )
 
@@ -306,7 +306,7 @@ def judge_columns(models: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     columns = bootstrap_each(
         {name: found["column"] ** 2 for name, found in models.items()}, np.median, seed
     )
-    said = ", ".join(
+    numbers = ", ".join(
         f"{one} in {name} (norm {np.median(models[name]['norm']):.3g})"
         for name, one in columns.items()
     )
@@ -316,7 +316,7 @@ def judge_columns(models: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         claim="The largest column sum of attention is very near 1.",
         word=each(below(one, NEAR_ONE) for one in columns.values()),
         number=max(one.value for one in columns.values()),
-        said=f"it is {said}, the median over heads and passages; 1 is the least, {TOKENS} the "
+        said=f"it is {numbers}, the median over heads and passages; 1 is the least, {TOKENS} the "
         f"most, and below {NEAR_ONE:g} was asked for in each",
         source="spectral25, section 2.2, conclusion",
         unit=f"{draws} {PASSAGES}",

@@ -21,7 +21,7 @@ from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
 from layerlab.studies.support.attention_scores import check_rows
-from layerlab.studies.support.once import once
+from layerlab.studies.support.once import compute_once
 from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
     }
 
 
-@once
+@compute_once
 def weights(name: str, own: "GivenModel | None" = None) -> "dict[str, HeadWeights]":
     """Return the weights of every attention layer of a model, cut into heads, by its name."""
     subject = passages.get_model(name, {} if own is None else {name: own})
@@ -152,7 +152,7 @@ def _residuals(layer: Any) -> Tensor:
 
 def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts, shown = context.sample_models(anatomy, batch=8), context.models[0]
+    parts, model = context.sample_models(anatomy, batch=8), context.models[0]
     text = next((one.source for one in context.given.values()), "the built-in text")
     several = {name: part for name, part in parts.items() if part["heads"].shape[2] > 1}
     return Outcome(
@@ -167,9 +167,9 @@ def run(context: StudyContext) -> Outcome:
         ),
         frames={"heads": table(rows(parts)), "sublayers": table(rows_of(parts))},
         pictures=(
-            matrices(shown, context.given),
+            matrices(model, context.given),
             *(
-                by_head(parts[shown], quantity, f"{title} ({shown}, mean over passages)")
+                by_head(parts[model], quantity, f"{title} ({model}, mean over passages)")
                 for quantity, title in SHOWN_HEADS.items()
             ),
             lengths(parts),
@@ -177,7 +177,7 @@ def run(context: StudyContext) -> Outcome:
         ),
         remarks=(
             f"Passages of {TOKENS} tokens; attention is shown on the first {SHOWN} of {text}, "
-            f"in {shown}, in the layer whose heads differ most. "
+            f"in {model}, in the layer whose heads differ most. "
             f"{passages.overlap(TOKENS, context.given)}",
             "What heads add is computed anew in float64 from queries, keys and values that the "
             "model used, and held against what its attention gave.",
@@ -203,7 +203,7 @@ def describe(found: Mapping[str, Interval]) -> str:
 def judge_summed(parts: Mapping[str, Arrays], limits: Mapping[str, float] = {}) -> StudyVerdict:
     """Judge whether heads projected together are the sum of heads projected alone."""
     asked = {name: limits.get(name, ROUNDING) for name in parts}
-    told = ", ".join(dict.fromkeys(f"{limit:.2g}" for limit in asked.values()))
+    bounds = ", ".join(dict.fromkeys(f"{limit:.2g}" for limit in asked.values()))
     found = {name: float(column(part, "error").max()) for name, part in parts.items()}
     largest = max(found.values())
     numbers = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
@@ -212,7 +212,7 @@ def judge_summed(parts: Mapping[str, Arrays], limits: Mapping[str, float] = {}) 
         word=decide(holds=all(found[name] < limit for name, limit in asked.items())),
         number=largest,
         said=f"the sum of what the heads add differs from what attention gives by at most "
-        f"{numbers} of its size, over all layers and passages; less than {told} is "
+        f"{numbers} of its size, over all layers and passages; less than {bounds} is "
         "rounding",
     )
 

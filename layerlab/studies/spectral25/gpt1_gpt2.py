@@ -15,7 +15,7 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each, within
-from layerlab.studies.support.once import once
+from layerlab.studies.support.once import compute_once
 from layerlab.studies.support.passages import ALONE, NONE, PASSAGES, excerpts, overlap
 from layerlab.system.offload import running_device
 
@@ -55,7 +55,7 @@ def _norm(attention: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(attention, 2).mean(1)
 
 
-@once
+@compute_once
 def eager(name: str) -> Any:
     """Load a model whose attention returns its matrices, as the script does."""
     # Late: the list of studies needs no transformers.
@@ -204,12 +204,12 @@ def pair(context: StudyContext, depths: Mapping[str, int]) -> str:
             f"their weights, from the Hub: {HUB}."
         )
     named = ", ".join(f"{name} is {one}" for name, one in zip(NAMED, context.models, strict=True))
-    told = f"{named}: more may differ between them than the placement of the norm."
+    text = f"{named}: more may differ between them than the placement of the norm."
     if len(set(depths.values())) == 1:
-        return told
+        return text
     layers = " and ".join(f"{depth}" for depth in depths.values())
     return (
-        f"{told} They have {layers} layers: the deeper one is read at the relative depths "
+        f"{text} They have {layers} layers: the deeper one is read at the relative depths "
         "layer / (L - 1) of the other's layers, on a straight line between its own; the table "
         "has its own layers."
     )
@@ -229,7 +229,7 @@ def judge_placement(parts: ArraysByCase, seed: int) -> StudyVerdict:
         np.mean,
         seed,
     )
-    told = " and ".join(
+    means = " and ".join(
         f"{bootstrap(gap.mean(1), np.mean, seed)} for {texts} texts" for texts, gap in gaps.items()
     )
     count = len(layers)
@@ -241,7 +241,7 @@ def judge_placement(parts: ArraysByCase, seed: int) -> StudyVerdict:
         said=f"post-norm less pre-norm is {layers[least]} in layer {layer} for {texts} texts, the "
         f"layer that speaks most against it; above 0 was asked for in each, of {count} "
         "intervals that hold together. In the mean over layers from the second on it is "
-        f"{told}; the source reads 0.1 to 0.25 from its figure (mean of {len(gaps[texts])} texts)",
+        f"{means}; the source reads 0.1 to 0.25 from its figure (mean of {len(gaps[texts])} texts)",
     )
 
 
@@ -285,19 +285,19 @@ def judge_length(parts: ArraysByCase, seed: int) -> StudyVerdict:
         for both in grown
     ]
     word = each(above(ratio, 1) for ratio in ratios)
-    told = [f"{ratio} in {name}" for name, ratio in zip(NAMED, ratios, strict=True)]
-    said = (
-        f"the mean norm of long texts over that of short ones is {', '.join(told)}: not in both "
+    numbers = [f"{ratio} in {name}" for name, ratio in zip(NAMED, ratios, strict=True)]
+    sentence = (
+        f"the mean norm of long texts over that of short ones is {', '.join(numbers)}: not in both "
         "is there a growth that uniform attention could explain"
     )
     if word == "holds":
         shares = [bootstrap(both, _explain, seed) for both in grown]
-        told = [
+        numbers = [
             f"{ratio} in {name}, of which uniform attention explains {share}"
             for name, ratio, share in zip(NAMED, ratios, shares, strict=True)
         ]
-        said = (
-            f"the mean norm of long texts over that of short ones is {', '.join(told)} of its "
+        sentence = (
+            f"the mean norm of long texts over that of short ones is {', '.join(numbers)} of its "
             "logarithm: attention that weighs all tokens alike has a norm that grows with their "
             "number"
         )
@@ -305,7 +305,7 @@ def judge_length(parts: ArraysByCase, seed: int) -> StudyVerdict:
         claim="Longer texts have larger norms.",
         word=word,
         number=ratios[0].value,
-        said=said,
+        said=sentence,
         source="spectral25, section 2.3, second figure",
     )
 

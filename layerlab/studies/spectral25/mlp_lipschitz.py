@@ -267,13 +267,13 @@ def judge_slows(
         case: _slope(parts[case]["residual"], parts[case]["lipschitz"], seed, len(cases))
         for case in cases
     }
-    told = [_ends(slope, parts, case) for case, slope in found.items()]
+    ends = [_ends(slope, parts, case) for case, slope in found.items()]
     return StudyVerdict(
         claim=claim,
         word=each(above(one, ROUNDING) for one in found.values()),
         number=found[cases[-1]].value,
         said=f"{LABELS[cases[0][0]]}: with each doubling of the constant the relative residual "
-        f"gains, in powers of ten, {'; '.join(told)}; above 0, which is slower collapse, was "
+        f"gains, in powers of ten, {'; '.join(ends)}; above 0, which is slower collapse, was "
         f"asked for, and no size ({len(parts[cases[0]]['residual'])} draws)",
         source="" if claim == STUDY.claim else "Own, after spectral25, section 1.3",
     )

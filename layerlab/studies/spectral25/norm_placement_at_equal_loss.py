@@ -106,11 +106,11 @@ def updates(found: TrainingContest, arm: str) -> np.ndarray:
 
 def describe_losses(found: TrainingContest) -> str:
     """Describe the losses at which both arms were read."""
-    told = [
+    losses = [
         f"{arm} {np.mean([one['curve'][-1][1] for one in runs]):.3f}"
         for arm, runs in found.runs.items()
     ]
-    return f"at {found.target:.2f} nats ({', '.join(told)})"
+    return f"at {found.target:.2f} nats ({', '.join(losses)})"
 
 
 def judge_louder(found: TrainingContest) -> StudyVerdict:
@@ -134,13 +134,13 @@ def judge_louder(found: TrainingContest) -> StudyVerdict:
 def judge_sooner(found: TrainingContest) -> StudyVerdict:
     """Judge how many updates each arm needs."""
     ratio = ratio_over_seeds(updates(found, POST), updates(found, PRE))
-    told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
+    means = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
     rates = ", ".join(f"{rate:g}" for rate in found.rates.values())
     return StudyVerdict(
         claim="Pre-norm trains more easily: it comes to the same loss in fewer updates.",
         word=above(ratio, FEWER, 1),
         number=ratio.value,
-        said=f"post-norm needs {ratio} times the updates of pre-norm ({told} on average, each at "
+        said=f"post-norm needs {ratio} times the updates of pre-norm ({means} on average, each at "
         f"its own rate, {rates}); above {FEWER:g} was asked for, which evaluations as far apart "
         "resolve",
         source="spectral25, section 2.2",

@@ -208,12 +208,12 @@ def judge_flat(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         for name, one in parts.items()
     }
     found = bootstrap_each(gaps, np.mean, seed)
-    said = ", ".join(f"{gap} in {name}" for name, gap in found.items())
+    text = ", ".join(f"{gap} in {name}" for name, gap in found.items())
     return StudyVerdict(
         claim=f"The norm of attention does not grow over the layers of {' and '.join(parts)}.",
         word=each(below(gap, EFFECT) for gap in found.values()),
         number=max(gap.value for gap in found.values()),
-        said=f"the mean norm at the depth of layers 20 to 32 less that of layers 2 to 10 is {said} "
+        said=f"the mean norm at the depth of layers 20 to 32 less that of layers 2 to 10 is {text} "
         f"(mean of {len(next(iter(gaps.values())))} draws); below {EFFECT:g}, the least that the "
         "source reads from its figures, was asked for in each",
         unit=f"{len(next(iter(gaps.values())))} sets of {PASSAGES}",
@@ -229,13 +229,13 @@ def judge_curve(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         for step, away in (("up", one["norm"][:, 0]), ("down", at_depth(one["norm"], FALL)))
     }
     found = bootstrap_each(steps, np.mean, seed)
-    told = ", ".join(f"{found[n, 'up']} up and {found[n, 'down']} down in {n}" for n in parts)
+    numbers = ", ".join(f"{found[n, 'up']} up and {found[n, 'down']} down in {n}" for n in parts)
     return StudyVerdict(
         claim="The curve rises from its first layer to a plateau, and falls in the last.",
         word=each(above(one, EFFECT) for one in found.values()),
         number=min(one.value for one in found.values()),
         said=f"from the first layer to the depth of layers 20 to 32, and from there to the last "
-        f"three of 36, it goes {told}; above {EFFECT:g} was asked for in each. The source sees "
+        f"three of 36, it goes {numbers}; above {EFFECT:g} was asked for in each. The source sees "
         "GPT-2-large fall by about 0.5",
         source="spectral25, section 2.3, third figure",
         unit=f"{len(next(iter(steps.values())))} sets of {PASSAGES}",
@@ -246,7 +246,7 @@ def judge_curve(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
 def judge_bounded_product(parts: Mapping[str, Arrays], given: GivenModels) -> StudyVerdict:
     """Judge the norm of the product over all layers, of the first heads."""
     found = {name: maximum(one["product"]) for name, one in parts.items()}
-    told = ", ".join(
+    numbers = ", ".join(
         f"{norm} in {name}, where the product of the norms is "
         f"{np.median(parts[name]['norms']):.2g} in the median"
         for name, norm in found.items()
@@ -256,7 +256,7 @@ def judge_bounded_product(parts: Mapping[str, Arrays], given: GivenModels) -> St
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
         word=decide(fails=all(x.value <= TOKENS**0.5 * sums[n] for n, x in found.items())),
         number=max(one.value for one in found.values()),
-        said=f"the product of the attention of all layers has at most the norm {told}; its rows "
+        said=f"the product of the attention of all layers has at most the norm {numbers}; its rows "
         f"sum to 1, so that it cannot exceed sqrt(n) = {TOKENS**0.5:.3g}",
         source="spectral25, section 2.1",
         unit=f"{len(next(iter(parts.values()))['product'])} sets of {PASSAGES}",
@@ -325,7 +325,7 @@ def judge_lacks(parts: DepthCurves, seed: int) -> StudyVerdict:
 
 def judge_shape(parts: DepthCurves, seed: int) -> StudyVerdict:
     """Judge whether the figure's rise and fall are there without training."""
-    told, steps = [], []
+    numbers, steps = [], []
     for scores in SHARPNESS:
         found = parts["pre-norm", scores]["norm"]
         plateau = found[:, PLATEAU].mean(1)
@@ -334,14 +334,14 @@ def judge_shape(parts: DepthCurves, seed: int) -> StudyVerdict:
             for away in (found[:, 0], found[:, FALL].mean(1))
         )
         steps += [rise, fall]
-        told.append(f"{rise} up and {fall} down with {scores} scores")
+        numbers.append(f"{rise} up and {fall} down with {scores} scores")
     return StudyVerdict(
         claim="The curve's fast rise over ten layers and its fall in the last three belong to the "
         "architecture.",
         word=each(above(step, EFFECT) for step in steps),
         number=steps[-1].value,
         said=f"from the first layer to layers 20 to 32, and from there to the last three, random "
-        f"pre-norm stacks go {', '.join(told)}, and above {EFFECT:g} was asked for in each; the "
+        f"pre-norm stacks go {', '.join(numbers)}, and above {EFFECT:g} was asked for in each; the "
         "source sees GPT-2-large fall by about 0.5. Neither is there before training",
         source="spectral25, section 2.3, third figure",
     )
@@ -350,14 +350,14 @@ def judge_shape(parts: DepthCurves, seed: int) -> StudyVerdict:
 def judge_products(parts: DepthCurves) -> StudyVerdict:
     """Judge the norm of the product over all layers against the product of the norms."""
     found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
-    told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
+    sizes = ", ".join(f"{norm} in {place}" for place, norm in found.items())
     single = np.median(parts["pre-norm", "sharp"]["norms"])
     most = TOKENS**0.5
     return StudyVerdict(
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
         word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
         number=max(one.value for one in found.values()),
-        said=f"the product of {DEPTH} attention matrices has at most the norm {told} (largest of "
+        said=f"the product of {DEPTH} attention matrices has at most the norm {sizes} (largest of "
         f"{len(parts['pre-norm', 'sharp']['product'])} draws, sharp scores, first heads); its rows "
         f"sum to 1, so it cannot exceed sqrt(n) = {most:.3g}. The product of the norms, which "
         f"explodes, is {single:.2g} in the median, and a bound of nothing",

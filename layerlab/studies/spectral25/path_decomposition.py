@@ -20,7 +20,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_ea
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.spectral25.linear_paths import Piece, paths
-from layerlab.studies.support.once import once
+from layerlab.studies.support.once import compute_once
 from layerlab.studies.support.passages import (
     excerpts,
     for_each_layer,
@@ -47,7 +47,7 @@ FALLING = 4
 SAME = 1e-3
 
 
-@once
+@compute_once
 def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, ...]:
     """Return a model's layers in float64, checked against what the model computes.
 
@@ -212,8 +212,8 @@ def run(context: StudyContext) -> Outcome:
 
 def _depths(context: StudyContext, parts: Mapping[str, Arrays]) -> str:
     depths = {name: parts[name]["share"].shape[1] - 1 for name in context.models}
-    told = [f"{context.describe(name)} has {depth} layers" for name, depth in depths.items()]
-    return ", ".join(told)
+    lines = [f"{context.describe(name)} has {depth} layers" for name, depth in depths.items()]
+    return ", ".join(lines)
 
 
 def length(shares: np.ndarray) -> np.ndarray:
@@ -227,7 +227,7 @@ def judge_short(
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
     depths = {case: one.shape[1] - 1 for case, one in shares.items()}
-    said = ", ".join(f"{mean} in {labels[case]}" for case, mean in found.items())
+    numbers = ", ".join(f"{mean} in {labels[case]}" for case, mean in found.items())
     first = next(iter(shares))
     least, depth = bootstrap(shares[first][:, :2].sum(1), np.mean, seed), depths[first]
     layers = " or ".join(f"{one}" for one in dict.fromkeys(depths.values()))
@@ -236,7 +236,7 @@ def judge_short(
         claim=STUDY.claim,
         word=each(below(one, depths[case] / 2) for case, one in found.items()),
         number=found[first].value,
-        said=f"weighed by its share of the output, a path passes {said} of {layers} attention "
+        said=f"weighed by its share of the output, a path passes {numbers} of {layers} attention "
         f"sublayers; below {middle}, which is what all paths alike would "
         f"make, was asked for. Lengths 0 and 1 carry {least} of the output in {labels[first]}, and "
         f"are {(1 + depth) / 2**depth:.1%} of all paths",
@@ -263,7 +263,7 @@ def judge_ranked(
     """Judge whether each further sublayer brings what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
     steps_of = " or ".join(dict.fromkeys(f"{len(one)}" for one in found.values()))
-    told = ", ".join(
+    ends = ", ".join(
         f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
         f"{labels[case]}"
         for case, one in found.items()
@@ -278,7 +278,7 @@ def judge_ranked(
         claim="The longer a path, the nearer what it carries is to rank 1.",
         word=each(below(step, 1) for step in every),
         number=max(step.value for step in every),
-        said=f"from each length to the next the relative residual is multiplied by {told}; below 1 "
+        said=f"from each length to the next the relative residual is multiplied by {ends}; below 1 "
         f"was asked for in each of {steps_of} steps. It rises: {rises or 'nowhere'}",
         source="spectral25, section 1.3; dong21, section 3",
     )
@@ -304,14 +304,14 @@ def judge_differing(parts: dict[str, Any], seed: int, labels: Mapping[str, str])
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
-    said = ", ".join(f"{gap} in {labels[case]}" for case, gap in found.items())
+    numbers = ", ".join(f"{gap} in {labels[case]}" for case, gap in found.items())
     return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
         word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),
         number=found[OPEN].value,
         said=f"the mean length of the output minus its mean over tokens, less that of the output "
-        f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
+        f"itself, is {numbers} sublayers; below 0 was asked for in random stacks (mean of "
         f"{len(parts[OPEN]['share'])} draws)",
         source="Own, after spectral25, section 1.3",
     )

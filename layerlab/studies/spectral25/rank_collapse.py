@@ -192,14 +192,14 @@ def _median(values: np.ndarray) -> float:
 def judge_doubly(residuals: np.ndarray, seed: int) -> StudyVerdict:
     """Judge the claim as it stands: attention that sees every token."""
     found = bootstrap(order(residuals), _median, seed)
-    shown = ", ".join(f"{one:.2g}" for one in np.median(residuals, 0)[3:7])
+    numbers = ", ".join(f"{one:.2g}" for one in np.median(residuals, 0)[3:7])
     return StudyVerdict(
         claim=STUDY.claim,
         word=above(found, ORDER),
         number=found.value,
         said=f"without a mask the logarithm of the relative residual grows by the factor {found} "
         f"from layer to layer (1 is exponential, 3 the theorem's order; above {ORDER:g} was asked "
-        f"for): {shown} after 3 to 6 layers (median of {len(residuals)} draws)",
+        f"for): {numbers} after 3 to 6 layers (median of {len(residuals)} draws)",
     )
 
 
@@ -318,9 +318,9 @@ def _curve(
     name: str, found: np.ndarray, kind: int, style: str, floor: float, first: int = 0
 ) -> Curve:
     low, middle, high = np.percentile(found, [5, 50, 95], axis=0)
-    shown = np.flatnonzero(middle > floor)
-    rows = np.maximum(low[shown], floor), middle[shown], high[shown]
-    return band(name, (shown + first).tolist(), rows, kind=kind, style=style)
+    points = np.flatnonzero(middle > floor)
+    rows = np.maximum(low[points], floor), middle[points], high[points]
+    return band(name, (points + first).tolist(), rows, kind=kind, style=style)
 
 
 STUDY = Study(

@@ -249,7 +249,7 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
 
 def judge_cones(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge the angles among queries, among keys, and between the two."""
-    told = []
+    means = []
     gaps = bootstrap_each(
         {
             name: (found["queries"] + found["keys"]) / 2 - found["between"]
@@ -259,7 +259,7 @@ def judge_cones(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         seed,
     )
     for name, found in parts.items():
-        told.append(
+        means.append(
             f"{bootstrap(found['queries'], np.mean, seed)} among queries, "
             f"{bootstrap(found['keys'], np.mean, seed)} among keys and "
             f"{bootstrap(found['between'], np.mean, seed)} between them in {name}"
@@ -269,7 +269,7 @@ def judge_cones(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         claim="Queries and keys of a head lie in different cones.",
         word=each(above(gap, APART, 0) for gap in gaps.values()),
         number=next(iter(gaps.values())).value,
-        said=f"the mean cosine is {'; '.join(told)}. The mean of the first two less the third is "
+        said=f"the mean cosine is {'; '.join(means)}. The mean of the first two less the third is "
         f"{apart}; above {APART:g} was asked for",
         source="Own, after spectral25, section 1.2.2, second figure",
     )
@@ -284,7 +284,7 @@ def ratios(values: np.ndarray) -> np.ndarray:
 def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the semi-axes of the image of the unit ball."""
     found = bootstrap_each({name: ratios(values) for name, values in semi.items()}, np.median, seed)
-    said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
+    numbers = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
     first = next(iter(semi.values()))
     rank = int((first > 1e-6 * first[:, :1]).sum(1).max())
     width = first.shape[1]
@@ -292,7 +292,7 @@ def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
         claim="The value-output map of a head makes of the unit ball an ellipsoid far from a ball.",
         word=each(above(one, ROUND, 1) for one in found.values()),
         number=next(iter(found.values())).value,
-        said=f"its longest semi-axis is {said} times the shortest of those that are not 0, and "
+        said=f"its longest semi-axis is {numbers} times the shortest of those that are not 0, and "
         f"above {ROUND:g} was asked for (median and interval over heads); {rank} of {width} are "
         "not 0",
         source="spectral25, section 2.1, fourth figure",
@@ -319,13 +319,13 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int, why: str) -> StudyVerd
 def judge_sphere(parts: Mapping[str, Arrays], widths: Sequence[int], seed: int) -> StudyVerdict:
     """Judge the length of what attention reads."""
     found = bootstrap_each({name: one["radius"] for name, one in parts.items()}, np.mean, seed)
-    said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
+    radii = ", ".join(f"{radius} in {name}" for name, radius in found.items())
     roots = ", ".join(dict.fromkeys(f"{width**0.5:g}" for width in widths))
     return StudyVerdict(
         claim="A layer norm projects tokens onto a sphere of radius 1.",
         word=each(within(one, 1 / ROUND, ROUND) for one in found.values()),
         number=next(iter(found.values())).value,
-        said=f"what attention reads has the mean length {said}, and within a factor of {ROUND:g} "
+        said=f"what attention reads has the mean length {radii}, and within a factor of {ROUND:g} "
         f"of 1 was asked for: the radius is sqrt(d) = {roots} before the gain of the norm",
         source="spectral25, section 1.2.1",
     )

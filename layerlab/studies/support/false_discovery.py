@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def chance(claim: Mapping[str, Any]) -> float | None:
+def find_p_value(claim: Mapping[str, Any]) -> float | None:
     """Return the p-value of a comparison's claim, or, where the claim fails, of the failure.
 
     What fails does so by the surest of its pairs, so its p is that pair's times their number.

@@ -56,9 +56,9 @@ def warn_of_few(tokens: int, widths: Mapping[str, int]) -> list[str]:
     wide = {name: width for name, width in widths.items() if not reliable(tokens, width)}
     if not wide:
         return []
-    told = " and ".join(f"{width:,} of {name}" for name, width in wide.items())
+    names = " and ".join(f"{width:,} of {name}" for name, width in wide.items())
     return [
         f"A dimension is read off {tokens:,} tokens, and no more directions than tokens can show: "
-        f"for a width of {told} they are too few, where {ENOUGH} for each feature are enough. "
+        f"for a width of {names} they are too few, where {ENOUGH} for each feature are enough. "
         "There d(0.8) is less than the features have; compare layers with each other only."
     ]

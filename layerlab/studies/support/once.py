@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 _PLAIN = (str, int, type(None))
 
 
-def once(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+def compute_once(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     """Make a function compute each result once, even if several threads ask at the same time.
 
     What is of an object, as of a model that a user named, is kept for as long as that is.

@@ -16,7 +16,7 @@ from layerlab.errors import NotApplicable
 from layerlab.records.layer_names import layer_name
 from layerlab.studies.engine.sampling import GivenModels, Sampler
 from layerlab.studies.engine.scale import PASSAGES as PASSAGES
-from layerlab.studies.support.once import once
+from layerlab.studies.support.once import compute_once
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -52,7 +52,7 @@ def get_model(name: str, given: GivenModels = NONE) -> "LoadedModel":
     return given[name].subject if name in given else _load_built_in(name)
 
 
-@once
+@compute_once
 def _load_built_in(name: str) -> "LoadedModel":
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import load_model
@@ -65,7 +65,7 @@ def tokens_of(name: str, given: GivenModels = NONE) -> Tensor:
     return given[name].tokens if name in given else _built_in_tokens(name)
 
 
-@once
+@compute_once
 def _built_in_tokens(name: str) -> Tensor:
     tokenizer: Any = _load_built_in(name).tokenizer
     found = tokenizer(builtin.SAMPLE.read_text("utf-8"), verbose=False)["input_ids"]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from layerlab.studies.support.stored_readings import (
     find_readings,
     hash_readings,
 )
+from layerlab.system.write_errors import temporary_folder
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -162,7 +162,7 @@ def begin_training(asked: Any, arm: str) -> Iterator["Trainer"]:
     from layerlab.experiments.session import prepare
     from layerlab.training.trainer import Trainer
 
-    with _ALONE, TemporaryDirectory() as folder:
+    with _ALONE, temporary_folder() as folder:
         task = prepare(asked, Path(folder), progress=False)
         (run,) = [one for one in task.runs if one.arm == arm]
         training = Trainer(run, task.folder(run), NullProgress())
@@ -220,7 +220,9 @@ def kept_readings(
         if stored is None and not small:
             text = _source(reading, found[job])
             more = {"sizes": sizes, "text": text, "code": code, "hours": hours[-1]}
-            write_kept(place(context.runs, reading.kind, *job, **sizes), {**found[job], **more})
+            write_kept(
+                locate_readings(context.runs, reading.kind, *job, **sizes), {**found[job], **more}
+            )
         before += stored is not None
         if context.watcher is not None:
             context.watcher.step(f"model {number + 1} of {len(jobs)}")
@@ -258,7 +260,7 @@ def stored_readings(
         check_shapes({"hours": None, **found}, {**reading.shapes, "hours": ()})
 
     def one(job: ArmSeed) -> dict[str, Any] | None:
-        found = read_kept(place(context.runs, reading.kind, *job, **sizes), check)
+        found = read_kept(locate_readings(context.runs, reading.kind, *job, **sizes), check)
         if found is None or code is None:
             fits = found is not None and _beside(found) == reading.asked(found)
         else:
@@ -284,8 +286,8 @@ def notes_on(jobs: int, before: int, *, small: bool, other: int) -> list[str]:
     Args:
         other: how many of them other code trained and read.
     """
-    told = ", ".join(f"{name} {size}" for name, size in FAST.items())
-    notes = [f"No runs were at hand: {told} stand in for them."] * small
+    sizes = ", ".join(f"{name} {size}" for name, size in FAST.items())
+    notes = [f"No runs were at hand: {sizes} stand in for them."] * small
     if before:
         notes.append(f"Of {jobs} models {before} had been trained before, and are read.")
     if other:
@@ -323,7 +325,7 @@ def seeds_of(context: StudyContext) -> list[int]:
     ]
 
 
-def place(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
+def locate_readings(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
     """Return the file for the readings of a model; another recipe has another file."""
     key = recipe(arm, seed, **sizes).hash()[:8]
     return find_readings(runs) / f"{kind}-{arm}-s{seed}-{key}.json"

@@ -137,7 +137,7 @@ def norms(subject: Any, ids: torch.Tensor) -> list[float]:
     return [float(torch.stack(found[layer]).mean()) for layer in sorted(found)]
 
 
-def place(runs: Path, trial: Trial, **sizes: int) -> Path:
+def locate_readings(runs: Path, trial: Trial, **sizes: int) -> Path:
     """Return the file for the readings of a model; another recipe or target has another file."""
     key = recipe(trial, **sizes).hash()[:8]
     until = "sweep" if trial.target is None else f"{trial.target:.2f}"
@@ -158,11 +158,11 @@ def gather_trials(context: StudyContext) -> tuple[TrainingContest, tuple[str, ..
     origin = {} if context.fast else {"text": small_models.text_identity()}
     origin |= {"code": fingerprint(__name__)}
     try:
-        found = contest(partial(_fetch, context, origin, other, sizes), seeds)
+        found = run_contest(partial(_fetch, context, origin, other, sizes), seeds)
     except FileNotFoundError:
         if not context.fast:
             raise
-        found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
+        found = run_contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
         small = True
     used = small_models.FAST if small else sizes
     size = small_models.parameters(ARMS["pre-norm"], layers=used["layers"], width=used["width"])
@@ -178,7 +178,7 @@ def gather_trials(context: StudyContext) -> tuple[TrainingContest, tuple[str, ..
     return found, tuple(notes)
 
 
-def contest(fetch: Callable[[Trial], TrialOutcome], seeds: Sequence[int]) -> TrainingContest:
+def run_contest(fetch: Callable[[Trial], TrialOutcome], seeds: Sequence[int]) -> TrainingContest:
     """Find a learning rate for each arm and a target for both, then run every seed."""
     curves = {
         arm: {rate: fetch(Trial(arm=arm, seed=SWEEP, rate=rate))["curve"] for rate in RATES}
@@ -228,7 +228,7 @@ def _fetch(
     Raises:
         FileNotFoundError: none did, in the fast mode.
     """
-    file = place(context.runs, trial, **sizes)
+    file = locate_readings(context.runs, trial, **sizes)
     found = read_kept(file, partial(_check, trial))
     if found is None and context.fast:
         raise FileNotFoundError(file)

@@ -105,8 +105,8 @@ def overrun(work: Callable[[], object], seconds: int, memory: int = BYTES) -> st
         _work(work, theirs, seconds, memory)
     os.close(theirs)
     try:
-        told, _, _ = select.select([ours], [], [], 3 * seconds)
-        ended = os.read(ours, 1) if told else b""
+        readable, _, _ = select.select([ours], [], [], 3 * seconds)
+        ended = os.read(ours, 1) if readable else b""
     finally:
         os.close(ours)
         with suppress(ProcessLookupError):

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerFast
 
@@ -17,6 +16,7 @@ from layerlab.data.documents import DocumentStore, store_documents
 from layerlab.data.sources import PLAIN, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.system.files import OnlyOwn, check_folder, write_folder
+from layerlab.system.write_errors import temporary_folder
 from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.published_rates import (
     add_published,
@@ -118,7 +118,7 @@ def change(
     base = load_or_convert(asked.tokenizer)
     others = [name for name in asked.against if name != JEC_QA]
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
+        folder = Path(stack.enter_context(temporary_folder()))
         stores: dict[str, DocumentStore] = {}
         labels: dict[str, str] = {}
         for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
@@ -199,12 +199,12 @@ def _watch(
     texts: Iterable[str], size: int, what: str, tell: ProgressCallback | None
 ) -> Iterator[str]:
     """Yield texts of so many bytes, and tell each hundredth of them that is done."""
-    done = told = 0
+    done = last_percent = 0
     for text in texts:
         yield text
         done += len(text.encode())
-        if (part := 100 * done // size) > told:
-            told = part
+        if (part := 100 * done // size) > last_percent:
+            last_percent = part
             (tell or _ignore)(what, part / 100)
 
 

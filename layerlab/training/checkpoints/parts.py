@@ -53,12 +53,12 @@ class PartsWriter:
 
     def follow(self) -> None:
         """Write this process's parts to where the first says, if it says so."""
-        told: list[Path | None] = [None]
-        broadcast_object_list(told)
-        if told[0] is None:
+        folders: list[Path | None] = [None]
+        broadcast_object_list(folders)
+        if folders[0] is None:
             return
         try:
-            self._write(told[0])
+            self._write(folders[0])
         except OSError:  # the first process tells of it
             return
 

@@ -60,7 +60,7 @@ class Trackers:
     def __init__(self, started: Mapping[str, Any], folder: Path) -> None:
         self.started = dict(started)
         self._folder, self._full = folder, False
-        self._told = _last(folder / "told")
+        self._last_steps = _last(folder / "told")
         self._stream = (folder / "told").open("a", encoding="utf-8") if started else None
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -68,14 +68,14 @@ class Trackers:
         if self._stream is None or self._full:
             return
         kind, step = event["kind"], event["update"]
-        if step <= self._told.get(kind, -1):
+        if step <= self._last_steps.get(kind, -1):
             return
         numbers, texts = values(event)
         with self._unless_full():
             for name, tracker in self.started.items():
-                told = numbers if name in WORDLESS else {**numbers, **texts}
-                if told:
-                    tracker.log(told, step=step)
+                facts = numbers if name in WORDLESS else {**numbers, **texts}
+                if facts:
+                    tracker.log(facts, step=step)
             self._stream.write(f"{kind} {step}\n")
             self._stream.flush()
 

@@ -4,6 +4,7 @@ Measuring waits until the step is over: what surrounds a forward pass (autocast,
 checkpointing) cannot reach the measures then, and nothing that goes wrong in them can reach it.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -68,6 +69,15 @@ class Sample:
         return tree_map(take, (args, options))
 
 
+def name_arguments(model: nn.Module, args: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a model is called with by name, also what was given by its place."""
+    try:
+        bound = inspect.signature(model.forward).bind_partial(*args, **options).arguments
+    except TypeError:  # of a wrapper that takes other things
+        return options
+    return {**options, **bound}
+
+
 def _has_rows(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
@@ -92,7 +102,7 @@ class Recording:
             check: also copy values and outputs, which tell whether it is plain attention.
         """
         self.streams: dict[int, list[Hidden]] = {}
-        self.heard: dict[int, list[AttentionCall]] = {}
+        self.attention_calls: dict[int, list[AttentionCall]] = {}
         self.front = set[str]()
         self.notes: dict[str, str] = {}
         self._anatomy, self._check = anatomy, check
@@ -145,37 +155,39 @@ class Recording:
         else:
             self.streams[layer] = [_copy(stream[row, span]) for row, span in self._spans]
 
-    def _cut_record(self, heard: AttentionCall) -> None:
-        number, name = heard.part.number, heard.part.name
+    def _cut_record(self, call: AttentionCall) -> None:
+        number, name = call.part.number, call.part.name
         with self._tolerant(name):
-            if number in self.heard:
+            if number in self.attention_calls:
                 self.notes[name] = "it computes attention more than once in one forward"
-                self.heard[number] = []
+                self.attention_calls[number] = []
             else:
-                self.heard[number] = [self._cut(heard, row, span) for row, span in self._spans]
+                self.attention_calls[number] = [
+                    self._cut(call, row, span) for row, span in self._spans
+                ]
 
-    def _cut(self, heard: AttentionCall, row: int, span: slice) -> AttentionCall:
+    def _cut(self, call: AttentionCall, row: int, span: slice) -> AttentionCall:
         """Cut an attention call to these tokens; causal rows need no later key."""
-        scores = _unfold(heard.scores, self._shape[0])
-        factor = heard.query if heard.query is not None else scores
+        scores = _unfold(call.scores, self._shape[0])
+        factor = call.query if call.query is not None else scores
         assert factor is not None
         tokens = factor.shape[2]
-        past = heard.keys - tokens  # keys of a learned prefix stand before the first token
+        past = call.keys - tokens  # keys of a learned prefix stand before the first token
         keys = slice(0 if past else span.start, min(span.stop, tokens) + past)
         # Kernels that are given no mask of scores have their rule from elsewhere.
-        mask = heard.mask if isinstance(heard.mask, Tensor) and heard.mask.dim() == 4 else None
-        window = getattr(heard.part.module, "sliding_window", None)
+        mask = call.mask if isinstance(call.mask, Tensor) and call.mask.dim() == 4 else None
+        window = getattr(call.part.module, "sliding_window", None)
         return replace(
-            heard,
-            query=_take(heard.query, row, span),
-            key=_take(heard.key, row, keys),
-            value=_take(heard.value, row, keys) if self._check else None,
+            call,
+            query=_take(call.query, row, span),
+            key=_take(call.key, row, keys),
+            value=_take(call.value, row, keys) if self._check else None,
             mask=None if mask is None else self._cut_mask(mask, row, span, keys),
-            bias=_take(heard.bias, row, span, keys),
-            causal=heard.causal or (heard.mask is not None and mask is None),
-            window=window if isinstance(window, int) and mask is None else heard.window,
+            bias=_take(call.bias, row, span, keys),
+            causal=call.causal or (call.mask is not None and mask is None),
+            window=window if isinstance(window, int) and mask is None else call.window,
             scores=_take(scores, row, span, keys),
-            output=_show(heard.output, row, span) if self._check else None,
+            output=_show(call.output, row, span) if self._check else None,
         )
 
     def _cut_mask(self, mask: Tensor, row: int, span: slice, keys: slice) -> Tensor | None:

@@ -20,12 +20,12 @@ class CompiledCall:
     ) -> None:
         self.module, self.begin, self.end = module, begin, end
         self.inner: Callable[..., Any] = module._compiled_call_impl  # type: ignore[assignment]
-        self.heard = True
+        self.active = True
         module._compiled_call_impl = self
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call what was compiled."""
-        if not self.heard:
+        if not self.active:
             return self.inner(*args, **options)
         self.begin(self.module, args, options)
         output = None
@@ -37,6 +37,6 @@ class CompiledCall:
 
     def remove(self) -> None:
         """Leave the module as it was, once those that were put on later are removed, too."""
-        self.heard = False
-        while isinstance(top := self.module._compiled_call_impl, CompiledCall) and not top.heard:
+        self.active = False
+        while isinstance(top := self.module._compiled_call_impl, CompiledCall) and not top.active:
             self.module._compiled_call_impl = top.inner

@@ -1,12 +1,10 @@
 """`Monitor`: what goes on inside a model while any loop trains it."""
 
-import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +15,8 @@ from layerlab.observe.tracing.compiled import is_compiled, run_uncompiled
 from layerlab.records.json_values import json_values
 from layerlab.system.rng import keep_device_state
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
-from layerlab.training.monitor.capture import Recording, Sample
+from layerlab.training.monitor.arguments import OnAlarm, check_settings, read_number
+from layerlab.training.monitor.capture import Recording, Sample, name_arguments
 from layerlab.training.monitor.compiled_call import CompiledCall
 from layerlab.training.monitor.readings import Reading
 from layerlab.training.monitor.rules import Rules
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ReadingLog = Callable[[dict[str, float]], object]
-OnAlarm = Literal["warn", "raise"] | Callable[[Alert], None] | None
 
 
 class Monitor:
@@ -83,7 +81,7 @@ class Monitor:
         Raises:
             UserError: it is no such model, or a setting is not one.
         """
-        _check(every, sequences, tokens, on_alarm)
+        check_settings(every, sequences, tokens, on_alarm)
         if limits is not None and not isinstance(limits, Limits):
             raise UserError(f"limits={limits!r} are no Limits; type limits=layerlab.Limits()")
         self.model, self._faces = unwrap_model(model)
@@ -96,7 +94,7 @@ class Monitor:
         self._sample = Sample(sequences=sequences, tokens=tokens)
         self._rules = Rules(limits or Limits())
         self._table = ReadingTable()
-        self._told = [0, 0]
+        self._news_counts = [0, 0]
         self._latest: dict[str, float] = {}
         self._checked = False
         self._refused: set[int] = set()
@@ -124,8 +122,8 @@ class Monitor:
         Raises:
             TrainingAlert: there is one, and `on_alarm` is "raise".
         """
-        size = _number("norm", norm)
-        alarms = self._rules.update(self.updates, _number("loss", loss), size)
+        size = read_number("norm", norm)
+        alarms = self._rules.update(self.updates, read_number("loss", loss), size)
         if self._handles:
             alarms += self._read(size)
         self.updates += 1
@@ -141,8 +139,8 @@ class Monitor:
         Raises:
             TrainingAlert: there is an alert, and `on_alarm` is "raise".
         """
-        told = _number("loss", loss), _number("norm", norm)
-        alarms = self._rules.update(self.updates, *told)
+        numbers = read_number("loss", loss), read_number("norm", norm)
+        alarms = self._rules.update(self.updates, *numbers)
         self._give(alarms)
         return alarms
 
@@ -165,9 +163,9 @@ class Monitor:
 
         Without their update.
         """
-        rows = self._table.rows(self._told[0])
-        alarms = [alarm.event() for alarm in self.alarms[self._told[1] :]]
-        self._told = [len(self._table), len(self.alarms)]
+        rows = self._table.rows(self._news_counts[0])
+        alarms = [alarm.event() for alarm in self.alarms[self._news_counts[1] :]]
+        self._news_counts = [len(self._table), len(self.alarms)]
         for row in rows:
             del row["update"]
         return json_values(rows, infinities=False), json_values(alarms, infinities=False)
@@ -177,10 +175,20 @@ class Monitor:
         return {"updates": self.updates, "rules": self._rules.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; readings and alarms so far stay as they are."""
-        self.updates = int(state["updates"])
-        if "rules" in state:
-            self._rules.restore(state["rules"])
+        """Go on from a state; readings and alarms so far stay as they are.
+
+        Raises:
+            UserError: it is no state of a monitor.
+        """
+        try:
+            self.updates = int(state["updates"])
+            if "rules" in state:
+                self._rules.restore(state["rules"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"a {type(state).__name__} is no state of a monitor ({type(error).__name__}: "
+                f"{error}); expected what state() returned: type monitor.restore(saved)"
+            ) from error
         self.close()
         self._arm()
 
@@ -228,11 +236,14 @@ class Monitor:
     def _begin(self, module: nn.Module, args: Any, options: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not self._faces:
             return
-        named = _name(self.model, args, options)
+        if module is self._within:  # its last call was broken off by Ctrl-C, which ends no hook
+            self._end(module, args, None)
+        named = name_arguments(self.model, args, options)
         if self._recording is not None and self._within is not None and module is self.model:
             self._recording.call(named)  # a wrapper may put tokens in front
         if self._recording is not None or not any(module is face for face in self._faces):
             return
+        self._follow()
         self._recording = Recording(self._stack, self._sample, named, not self._checked)
         try:
             if is_compiled(module):
@@ -243,6 +254,17 @@ class Monitor:
             self._session.close()
             self.notes["hooks"] = f"{type(error).__name__}: {error}"
         self._within = module
+
+    def _follow(self) -> None:
+        """Find the blocks again: they may be replaced, added and removed while a model trains."""
+        try:
+            stack = find_parts(self.model)
+        except UserError as error:  # training goes on
+            self.notes["blocks"] = str(error)
+            return
+        if stack != self._stack:
+            self._stack, self._checked = stack, False
+            self._refused.clear()
 
     def _pass_beside(self, recording: Recording, args: Any, options: dict[str, Any]) -> None:
         """Read the sampled sequences in a pass of their own: compiled code calls no hooks."""
@@ -268,13 +290,14 @@ class Monitor:
         if recording is None:
             # The loop calls another object that compiled this one: its hooks were never asked.
             self._early = True
+            self._follow()
             self.notes["forward"] = (
                 "a forward pass was not heard; give Monitor the very object that the loop calls, "
                 "such as the model that is compiled as a whole"
             )
         reading = Reading(self.model, self._stack, self._refused)
         reading.take(recording, norm)
-        self._checked = self._checked or (recording is not None and bool(recording.heard))
+        self._checked = self._checked or (recording is not None and bool(recording.attention_calls))
         self.notes |= reading.notes
         self._table.add(self.updates, reading.rows)
         self._latest = reading.summary()
@@ -289,44 +312,6 @@ class Monitor:
                 self.on_alarm(alarm)
         if alarms and self.on_alarm == "raise":
             raise TrainingAlert(alarms[0])
-
-
-def _name(model: nn.Module, args: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what a model is called with by name, also what was given by its place."""
-    try:
-        bound = inspect.signature(model.forward).bind_partial(*args, **options).arguments
-    except TypeError:  # of a wrapper that takes other things
-        return options
-    return {**options, **bound}
-
-
-def _number(name: str, value: Tensor | float | None) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value.detach())
-    if isinstance(value, Tensor) or not isinstance(value, SupportsFloat):
-        kind = f"{type(value).__name__}{list(getattr(value, 'shape', []))}".removesuffix("[]")
-        raise UserError(f"{name} is a {kind}, not one number; type monitor.step(output.loss, norm)")
-    return float(value)
-
-
-def _check(every: int, sequences: int, tokens: int, on_alarm: OnAlarm | str) -> None:
-    for name, value, least, usual in (
-        ("every", every, 1, 100),
-        ("sequences", sequences, 1, 1),
-        ("tokens", tokens, 2, 256),
-    ):
-        # True is an int, too, and would read every update.
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise UserError(
-                f"{name}={value!r} is no whole number of {least} or more; type {name}={usual}"
-            )
-    if on_alarm not in ("warn", "raise", None) and not callable(on_alarm):
-        raise UserError(
-            f"on_alarm={on_alarm!r} is not known; expected 'warn', 'raise', None or a function of "
-            "the alarm: type on_alarm='warn'"
-        )
 
 
 class MonitorCallback(TrainerCallback):
@@ -380,9 +365,8 @@ class MonitorCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Judge the mean loss and the gradient's norm since the last log."""
-        found = logs or {}
-        if "loss" in found:
-            self.monitor.judge(found["loss"], found.get("grad_norm"))
+        if logs and "loss" in logs:
+            self.monitor.judge(logs["loss"], logs.get("grad_norm"))
             self._log_alarms(state)
 
     def on_train_end(

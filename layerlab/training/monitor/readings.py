@@ -83,7 +83,7 @@ class Reading:
         with torch.no_grad(), float32_products():
             if recording is not None:
                 self.notes |= recording.notes
-                self._try("attention", self._attentions, recording.heard)
+                self._try("attention", self._attentions, recording.attention_calls)
                 self._try("stream", self._streams, recording.streams)
             self._try("weights", self._weights)
             self._try("gradient", self._gradients, recording, gradient)
@@ -118,10 +118,10 @@ class Reading:
         """Take the value of one sequence."""
         self._values.setdefault(place, []).append(value)
 
-    def _attentions(self, heard: Mapping[int, list[AttentionCall]]) -> None:
+    def _attentions(self, calls: Mapping[int, list[AttentionCall]]) -> None:
         gathered: list[tuple[AttentionPart, AttentionRecord]] = []
         for part in self.stack.attentions:
-            self._try(part.name, self._gather, part, heard.get(part.number), gathered)
+            self._try(part.name, self._gather, part, calls.get(part.number), gathered)
         if not gathered:
             return
         records = all_triangular([record for _, record in gathered])

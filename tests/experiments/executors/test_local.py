@@ -129,7 +129,7 @@ def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path):
     settings = RunSection(max_parallel=2, max_attempts=1)
     failed, other = run_all(plan, tmp_path, settings, heard, command("crash"))
     assert (failed.ending, other.ending) == ("failed", "finished")
-    assert "ValueError: a model that cannot be" in failed.said
+    assert "ValueError: a model that cannot be" in failed.last_lines
     assert failed.text == heard.ends[plan[0].name]
     assert failed.text == "failed (exit code 1): ValueError: a model that cannot be"
     (again,) = run_all(plan[:1], tmp_path, settings, None, command("crash"))

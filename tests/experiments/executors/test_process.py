@@ -13,6 +13,7 @@ from layerlab.experiments.executors.slots import RunSlot
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.run_spec import RunSpec
+from layerlab.training.worker import LOST
 from tests.support import mounted
 
 # Each rank ends with its own code, or sleeps until it is killed.
@@ -69,6 +70,36 @@ def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path):
     one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
     (outcome,) = run_all([one], tmp_path, settings, None, ranks("waits", "2"))
     assert outcome.attempts == 1 and outcome.text == "failed: the text is gone; put it back"
+
+
+def test_what_fell_over_the_end_of_another_process_is_not_why_a_run_failed(tmp_path):
+    settings = RunSection(num_processes=2, max_parallel=1)
+    one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
+    # The second speaks last.
+    program = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    print("no space is left on the disk", flush=True)
+    open(sys.argv[2] + "/said", "w").close()
+    time.sleep(600)
+while not os.path.exists(sys.argv[2] + "/said"):
+    time.sleep(0.01)
+print(sys.argv[1] + ", or was silent; see what it said", flush=True)
+sys.exit(2)
+"""
+    command = [sys.executable, "-c", program, LOST]
+    (outcome,) = run_all([one], tmp_path, settings, None, command)
+    assert outcome.text == "failed: no space is left on the disk"
+
+
+def test_a_process_that_is_silent_is_why_the_others_end(tmp_path):
+    settings = RunSection(num_processes=2, max_parallel=1, max_attempts=1)
+    one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
+    program = PROGRAM.replace("the text is gone; put it back", f"{LOST}, or was silent")
+    command = [sys.executable, "-c", program, "1,waits"]
+    (outcome,) = run_all([one], tmp_path, settings, None, command)
+    why = "one of its processes said nothing for longer than run.timeout_minutes"
+    assert outcome.text == f"failed ({why}): {LOST}, or was silent"
 
 
 def test_a_run_that_is_silent_because_the_disk_is_full_says_so(tmp_path):

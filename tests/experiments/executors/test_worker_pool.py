@@ -62,7 +62,7 @@ def test_a_worker_carries_out_one_run_after_another(
     settings = RunSection(max_parallel=1)
     first, second, failed, third = run_all(plan, tmp_path / "runs", settings, heard)
     assert len(started) == 2 and not any(one.is_running() for one in started)
-    assert "is no longer what it was planned on" in failed.said[-1] and failed.attempts == 1
+    assert "is no longer what it was planned on" in failed.last_lines[-1] and failed.attempts == 1
     for run, found in zip((plan[0], plan[1], plan[3]), (first, second, third), strict=True):
         assert found.result is not None and found.ending == "finished"
         alone = run_one(run, tmp_path / "alone" / run.name)

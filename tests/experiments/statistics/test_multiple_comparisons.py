@@ -105,7 +105,7 @@ def test_a_word_of_an_earlier_look_stays_and_a_look_has_its_share():
     # p of 0.0008 is no word where the look has a hundredth of alpha.
     assert Family([test], [(0.01, sure)], 0.05)[test].corrected > 0.05
     none = Family([test], [], 0.05)
-    assert not none.looked and none[test].toward(0) == (1.0, 1.0)
+    assert not none.has_look and none[test].toward(0) == (1.0, 1.0)
 
 
 def test_a_look_so_early_that_it_spends_nothing_decides_nothing():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from layerlab.studies.pangu23.tables.latency import FEWER, SAME, STUDY, place
+from layerlab.studies.pangu23.tables.latency import FEWER, SAME, STUDY, locate_times
 from tests.hostile.attack import typed
 
 pytestmark = pytest.mark.filterwarnings("default::layerlab.errors.DamageWarning")
@@ -37,7 +37,7 @@ def test_a_corpus_with_another_tokenizer_is_made_again(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_times_without_a_digest_decide_nothing(tmp_path):
-    file = place(tmp_path / "runs", STUDY.options["width"])
+    file = locate_times(tmp_path / "runs", STUDY.options["width"])
     one = {
         "ratio": {"median": 0.5, "low": 0.49, "high": 0.51, "pairs": 40},
         "predicted": 0.5,

@@ -145,6 +145,15 @@ def test_scores_enclose_each_other_and_grow_with_the_gradient(seed, tokens, widt
     torch.testing.assert_close(product(stream, -3 * gradient), -3 * product(stream, gradient))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_product_that_rounding_makes_in_front_of_a_norm_is_zero(tiny, dtype):
+    model = tiny("llama", rms_norm_eps=0.0).to(dtype)
+    asked = prompt()
+    layers = found(model, asked).layers
+    *earlier, last = (one.scores["product"][asked.position] for one in layers.values())
+    assert float(last) == 0.0 and all(float(one) != 0.0 for one in earlier)
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 999), tokens=st.integers(2, 9), width=st.integers(1, 9))
 def test_likeness_of_tokens_is_on_average_the_mean_cosine(seed, tokens, width):

@@ -14,6 +14,7 @@ from layerlab.measures.support.sublayer_forms import (
     is_routed,
     rounding,
 )
+from tests.families.recipe import build
 from tests.measures.family import built, traced
 from tests.support.host_reads import counted
 
@@ -73,6 +74,22 @@ def test_a_gated_layer_is_found_with_its_maps_in_their_places(family, maps):
     assert found is not None
     assert [name.removeprefix("mlp.") for name in found.maps] == list(maps)
     assert found.activation == named("gelu-tanh" if family == "gemma" else "silu")
+
+
+@pytest.mark.parametrize(
+    ("family", "activation"), [("llama", "silu"), ("gemma", "gelu-tanh"), ("opt", "relu")]
+)
+def test_an_activation_is_told_from_others_in_a_coarse_format(family, activation):
+    layer = traced(built(family).to(torch.bfloat16), range(20))[0]
+    assert layer.block is not None
+    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
+    assert found is not None and found.activation == named(activation)
+
+
+def test_an_activation_that_is_none_of_those_known_is_not_taken_for_one_in_a_coarse_format():
+    layer = traced(build("apertus").to(torch.bfloat16), range(20))[0]  # xIELU
+    assert layer.block is not None
+    assert feedforward_fit(layer.block, layer.sublayers["ffn"]) is None
 
 
 def test_what_no_form_gives_has_none():

@@ -29,6 +29,13 @@ def test_the_gain_of_gemma_is_one_plus_its_weight():
     torch.testing.assert_close(found.gain, 1 + layer.input_layernorm.weight, rtol=2**-23, atol=0)
 
 
+def test_a_large_weight_of_gemma_is_told_from_one_more_in_a_coarse_format():
+    module = built("gemma").model.layers[0].input_layernorm.to(torch.bfloat16)
+    module.weight.data.copy_(torch.arange(16, 48))
+    found = norm(module, 32)
+    assert found is not None and torch.equal(found.gain, torch.arange(17.0, 49.0))
+
+
 def test_a_norm_without_weights_has_gain_one():
     model = built("olmo")
     weights = layers(model)[0][0]

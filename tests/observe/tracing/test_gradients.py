@@ -49,6 +49,30 @@ def test_the_gradients_of_many_tokens_are_those_of_few(family, monkeypatch):
         torch.testing.assert_close(many[layer], few[layer], rtol=1e-4, atol=1e-6)
 
 
+def test_gradients_of_a_mean_over_tokens_are_not_lost_in_float16():
+    model, tokens = built("llama").half(), torch.arange(3, 63)
+    model.model.norm.weight.data.fill_(2.0**-13)
+    with observing(model):
+        half = stream_gradients(model, anatomy(model), tokens)
+    with observing(model.float()):
+        true = stream_gradients(model, anatomy(model), tokens)
+    for layer in true:
+        off = (half[layer] - true[layer]).norm() / true[layer].norm()
+        assert off < 0.05
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_of_a_large_stream_are_not_lost_in_float16(again):
+    model = built("llama").half()
+    model.model.embed_tokens.weight.data.mul_(2.0**15)
+    model.model.norm.weight.data.fill_(2.0**-6)
+    _, half = gradients(model, again=again)
+    _, true = gradients(model.float(), again=again)
+    for layer in true:
+        off = (half[layer] - true[layer]).norm() / true[layer].norm()
+        assert off < 0.01
+
+
 def test_a_block_of_many_tokens_keeps_no_more_than_its_input(tiny, monkeypatch):
     model, kept = tiny("gpt2", n_layer=6), {}
     for most in (8, 4096):

@@ -27,10 +27,10 @@ from layerlab.studies.support.train_to_loss import (
     ARMS,
     TrainingContest,
     Trial,
-    contest,
     gather_trials,
     goal,
     recipe,
+    run_contest,
     train_one,
 )
 from layerlab.training.setup import build_model
@@ -113,7 +113,7 @@ def test_each_arm_gets_its_best_rate_and_both_one_target():
         low = 2.0 + abs(np.log10(trial.rate / best)) + (trial.arm == "post-norm") * 0.123
         return {"curve": [(15, 5.0), (30, low + 0.1), (40, low)], "reached": True}
 
-    found = contest(fetch, [7, 8])
+    found = run_contest(fetch, [7, 8])
     assert found.rates == {"pre-norm": 3e-3, "post-norm": 1e-3}
     # Post-norm is slower: at three quarters of the way it has 2.223.
     assert found.target == 2.23

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.studies.support.false_discovery import chance, format_rate, rates
+from layerlab.studies.support.false_discovery import find_p_value, format_rate, rates
 
 CHANCES = st.lists(st.none() | st.floats(min_value=0, max_value=1), max_size=12)
 
@@ -34,9 +34,9 @@ def test_what_a_rate_calls_a_discovery_is_what_the_step_up_calls_one(chances, le
 )
 def test_what_fails_by_one_of_its_pairs_had_as_many_chances(word, found):
     claim = {"verdict": word, "p": 0.02, "pairs": [{}, {}, {}]}
-    assert chance(claim) == pytest.approx(found)
-    assert chance({**claim, "p": None}) is None
-    assert chance({"verdict": "fails", "p": 0.5, "pairs": [{}] * 3}) == 1
+    assert find_p_value(claim) == pytest.approx(found)
+    assert find_p_value({**claim, "p": None}) is None
+    assert find_p_value({"verdict": "fails", "p": 0.5, "pairs": [{}] * 3}) == 1
 
 
 def test_a_table_has_two_digits_or_a_dash():

@@ -10,7 +10,7 @@ import torch
 
 from layerlab.loading.model import load_model
 from layerlab.model.build import build
-from layerlab.studies.support.once import once
+from layerlab.studies.support.once import compute_once
 from tests.cli.several import several
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 32, "context": 16}
@@ -31,7 +31,7 @@ def together(*makers):
 def test_what_two_ask_for_at_once_is_made_once():
     made = []
 
-    @once
+    @compute_once
     def slow(name):
         time.sleep(0.05)
         made.append(name)
@@ -48,7 +48,7 @@ def test_what_is_of_a_model_goes_with_it():
 
     made = []
 
-    @once
+    @compute_once
     def read(name, own=None):
         made.append(name)
         return [name]
@@ -64,7 +64,7 @@ def test_what_is_of_a_model_goes_with_it():
 def test_what_could_not_be_made_is_tried_again():
     tried = []
 
-    @once
+    @compute_once
     def broken():
         tried.append(1)
         raise ZeroDivisionError

@@ -169,7 +169,7 @@ def test_generators_are_those_of_a_batch(tmp_path):
 
 def test_another_recipe_another_seed_and_another_arm_are_other_files(tmp_path):
     files = {
-        small_models.place(tmp_path, "depth", arm, seed, **{**SIZES, "updates": updates})
+        small_models.locate_readings(tmp_path, "depth", arm, seed, **{**SIZES, "updates": updates})
         for arm in ARMS
         for seed in small_models.seeds_of(work(tmp_path))
         for updates in (1, 2)

@@ -364,3 +364,8 @@ def test_of_an_older_state_the_losses_alone_are_remembered():
     later = Rules(Limits())
     later.restore(json.loads(json.dumps(rules.state())))
     assert later == rules
+
+
+@pytest.mark.parametrize("state", [None, {}, {"updates": "x"}, {"updates": 1, "rules": {}}])
+def test_what_is_no_state_is_refused(tiny, state):
+    refuses("is no state of a monitor", Monitor(tiny("llama")).restore, state)

@@ -1,5 +1,6 @@
 """Whatever surrounds a model or stands in for its parts, a monitor reads it."""
 
+import copy
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,6 +281,52 @@ def test_a_model_that_is_saved_whole_leaves_its_monitor_behind(tiny, tmp_path):
     loss_of(kept, batch(0)).backward()
     read_once(model, batch(1), monitor)
     assert values(monitor, "score") == pytest.approx(expected(model, batch(1)[0])["score"])
+
+
+def test_a_forward_pass_that_ctrl_c_broke_off_is_read_when_it_is_tried_again(tiny):
+    model = tiny("llama").train()
+    monitor = Monitor(model)
+    breaking = model.model.layers[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loss_of(model, batch(0))
+    breaking.remove()
+    read_once(model, batch(9), monitor)
+    assert not monitor.notes
+    reference = expected(model, batch(9)[0])
+    assert values(monitor, "score") == pytest.approx(reference["score"], rel=2e-6)
+
+
+def interrupt(*given: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("change", ["replaced", "added", "removed"])
+def test_blocks_that_change_between_updates_are_read_as_they_are_then(tiny, change):
+    model = tiny("llama").train()
+    monitor = read_once(model, batch(0), Monitor(model, every=1))
+    layers = model.model.layers
+    other = copy.deepcopy(layers[0])
+    other.self_attn.q_proj.weight.data *= 3
+    if change == "replaced":
+        layers[0] = other
+    elif change == "added":
+        layers.append(other)
+    else:
+        del layers[0]
+    model.config.num_hidden_layers = len(layers)
+    model.zero_grad()
+    read_once(model, batch(1), monitor)
+    assert not monitor.notes
+    for measure, found in expected(model, batch(1)[0]).items():
+        assert values(monitor, measure, 1) == pytest.approx(found, rel=2e-6), measure
+
+
+def test_a_model_that_lost_its_blocks_is_noted_and_trains_on(tiny):
+    model = tiny("llama").train()
+    monitor = Monitor(model)
+    model.model.layers = nn.ModuleList()
+    read_once(model, batch(0), monitor)
+    assert "has no list of blocks" in monitor.notes["blocks"]
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])

@@ -104,7 +104,7 @@ def _mean(measure: str, side: ArmResults) -> float | None:
 def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
     why = _describe_lost(case)
-    told = f"; {why}" if why else ""
+    reason = f"; {why}" if why else ""
     if word in case.words and why:
         return f"{measure} of {case.arm} is {word} than that of {case.baseline}: {why}"
     if word in case.words:
@@ -116,14 +116,14 @@ def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
         return (
             f"{measure} of {case.arm} is not distinguishable from that of {case.baseline} at this "
             f"budget: {number(mean, sign=True)} {case.unit} ({describe_evidence(case)})"
-            f"{describe_power(case)}{told}"
+            f"{describe_power(case)}{reason}"
         )
     if word == "identical":
         return f"{measure} of {case.arm} is that of {case.baseline} at every seed"
     lack = explain_lack(case, "no seed has it for both")
     if word == "diverged" and case.difference.n > 1:
-        lack, told = why, ""
-    return f"no verdict on {measure} of {case.arm} and {case.baseline}: {lack}{told}"
+        lack, reason = why, ""
+    return f"no verdict on {measure} of {case.arm} and {case.baseline}: {lack}{reason}"
 
 
 def _describe_lost(case: Case) -> str:

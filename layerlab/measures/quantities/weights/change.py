@@ -144,13 +144,13 @@ def _place(given: WeightMatrix) -> tuple[int, str, int | None]:
 
 def _tell_apart(given: WeightMatrix | None, other: WeightMatrix | None) -> str:
     """Say which matrices of two architectures stand in one place."""
-    told = []
+    names = []
     for one in (given, other):
         name = "" if one is None else f"{one.name} ({'x'.join(map(str, one.weight.shape))})"
-        told.append(f"{name} of {layer_name(one.layer)}" if one is not None else "nothing")
+        names.append(f"{name} of {layer_name(one.layer)}" if one is not None else "nothing")
     return (
-        f"the two are of different architectures, and not all is compared: {told[0]} here, and "
-        f"{told[1]} there"
+        f"the two are of different architectures, and not all is compared: {names[0]} here, and "
+        f"{names[1]} there"
     )
 
 

@@ -41,6 +41,18 @@ NORMED = (
 FREE = "no norm in front of attention bounds what it reads"
 
 
+class PartNorms(dict[str, HeadVector]):
+    """Spectral norms of every head's query or key matrix, computed once each is asked for."""
+
+    def __init__(self, weights: HeadWeights) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def __missing__(self, part: str) -> HeadVector:
+        self[part] = _norm(precise(getattr(self.weights, part)))
+        return self[part]
+
+
 def factored_spectrum(query: QueryWeights, key: KeyWeights) -> HeadSpectra:
     """Return the singular values of every head's W_k^T W_q, largest first, by its factors.
 
@@ -86,7 +98,9 @@ def _triangle(weight: Float[Tensor, "row width"]) -> Float[Tensor, "row rank"]:
     return torch.linalg.qr(weight.mT, mode="r").R
 
 
-def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVector:
+def score_bound(
+    weights: HeadWeights, *, differences: bool = False, norms: PartNorms | None = None
+) -> HeadVector:
     """Return the largest score that a head can give, whatever its input.
 
     M = [(Gamma sqrt(d) + |beta|) sigma_q + |b_q|] [(Gamma sqrt(d) + |beta|) sigma_k + |b_k|] s
@@ -101,27 +115,31 @@ def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVecto
     Source: spectral25, equations 11 to 13; henry20 for QK-norm.
     Differs: spectral25 scales by sqrt(d) and leaves out beta and the biases.
     Unit: none.
+
+    Args:
+        norms: of the query and key weights, where they are known.
     """
     sharp = differences and weights.rotary is None
-    query, key = _reach(weights, "query", False), _reach(weights, "key", sharp)
+    norms = PartNorms(weights) if norms is None else norms
+    query, key = _reach(weights, "query", norms), _reach(weights, "key", norms, sharp=sharp)
     stretch = max(1.0, (weights.rotary or 1.0) ** 2)
     group = query.shape[0] // key.shape[0]
     bound = query * key.repeat_interleave(group) * abs(weights.scaling) * stretch
     return bound if weights.softcap is None else bound.clamp_max(weights.softcap)
 
 
-def _reach(weights: HeadWeights, part: str, sharp: bool) -> Tensor:
+def _reach(weights: HeadWeights, part: str, norms: PartNorms, *, sharp: bool = False) -> Tensor:
     """Return the largest length of a head's query or key.
 
     If `sharp`, without what is common to all keys.
     """
-    weight = precise(getattr(weights, part))
+    weight = getattr(weights, part)
     gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
     if gain is not None:
         return _normed_reach(weight, precise(gain), None if sharp else shift)
     assert weights.gain is not None
     bias = getattr(weights, f"{part}_bias")
-    sigma = _norm(weight)
+    sigma = norms[part]
     length = precise(weights.gain).abs().max() * math.sqrt(weight.shape[-1])
     if sharp:
         return length * sigma
@@ -194,7 +212,7 @@ def _rows_sum(odds: HeadVector, tokens: int, span: int) -> HeadVector:
     return (sums[:, span:] - sums[:, :-span]).amax(1)
 
 
-def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
+def printed_bound(weights: HeadWeights, tokens: int, norms: PartNorms | None = None) -> HeadVector:
     """Return the pre-norm bound as spectral25 prints it.
 
     No mask, no biases, scores scaled by sqrt(d).
@@ -207,8 +225,9 @@ def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
     Unit: none.
     """
     assert weights.query is not None and weights.key is not None and weights.gain is not None
-    query, key = (_norm(precise(part)) for part in (weights.query, weights.key))
     size = precise(weights.gain).abs().max() ** 2 * math.sqrt(weights.query.shape[-1])
+    norms = PartNorms(weights) if norms is None else norms
+    query, key = norms["query"], norms["key"]
     scores = size * query * key.repeat_interleave(len(query) // len(key))
     return prenorm_bound(scores, tokens, causal=False)
 
@@ -225,7 +244,8 @@ def read(weights: HeadWeights, run: MeasureContext) -> Iterator[Row]:
     if weights.query is None or weights.key is None or reason:
         raise NotApplicable(reason or "its query and key weights were not found")
     host, device = _on_host(weights), weights.query.device
-    columns = read_lists(_form(host, run, device) | _bounds(host, run))
+    norms = PartNorms(host)
+    columns = read_lists(_form(host, run, norms, device) | _bounds(host, run, norms))
     for head in range(len(weights.query)):
         values = {name: columns[name][head] if name in columns else math.nan for name in COLUMNS}
         yield {"layer": weights.layer, "head": head, **values}
@@ -238,7 +258,9 @@ def _on_host(weights: HeadWeights) -> HeadWeights:
     return replace(weights, **read)
 
 
-def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> dict[str, Tensor]:
+def _form(
+    weights: HeadWeights, run: MeasureContext, norms: PartNorms, device: torch.device
+) -> dict[str, Tensor]:
     """Return the columns about W_k^T W_q itself."""
     if weights.query_norm is not None:
         _note(weights, run, ("norm", "smallest", "condition", "abs_norm", "attained"), NORMED)
@@ -253,7 +275,7 @@ def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> di
         "abs_norm": _spectra_on_host(query.abs(), key.abs(), device)[:, 0],
     }
     if weights.rotary is not None:
-        product = _norm(query) * _norm(key).repeat_interleave(len(query) // len(key))
+        product = norms["query"] * norms["key"].repeat_interleave(len(query) // len(key))
         columns["rope_bound"] = product * max(1.0, weights.rotary**2)
     changed = (weights.query_bias, weights.key_bias, weights.clip)
     if weights.attained is not None:
@@ -265,7 +287,7 @@ def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> di
     return columns
 
 
-def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, Tensor]:
+def _bounds(weights: HeadWeights, run: MeasureContext, norms: PartNorms) -> dict[str, Tensor]:
     """Return the columns that need a norm in front of attention, or on its query and key."""
     names = ("score_bound", "prenorm_bound", "prenorm_printed")
     tokens = run.options.get("tokens") or weights.context
@@ -277,14 +299,14 @@ def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, Tensor]:
     if reason in (STRETCHED, SCALED):
         _note(weights, run, names, reason)
         return {}
-    columns = {"score_bound": score_bound(weights)}
+    columns = {"score_bound": score_bound(weights, norms=norms)}
     if reason or not tokens:
         _note(weights, run, names[1:], reason or "the number of tokens is unknown")
     else:
-        scores = score_bound(weights, differences=True)
+        scores = score_bound(weights, differences=True, norms=norms)
         columns["prenorm_bound"] = prenorm_bound(scores, tokens, window=weights.window)
         if weights.query_norm is None:
-            columns["prenorm_printed"] = printed_bound(weights, tokens)
+            columns["prenorm_printed"] = printed_bound(weights, tokens, norms)
     return columns
 
 

@@ -5,6 +5,9 @@ import torch
 from layerlab.measures.support.centring import precise
 from layerlab.shapes import Hidden, Scalar, TokenVector, Vocabulary
 
+ROUNDINGS = 4
+"""In bfloat16 and float16 no token of four families was off by more, at widths of 64 and 512."""
+
 
 def objective(
     logits: Vocabulary, target: int, foil: int | None = None, *, probability: bool = False
@@ -59,12 +62,19 @@ def product(stream: Hidden, gradient: Hidden) -> TokenVector:
     P_t = sum_c x_tc g_tc
 
     Over all tokens it is the derivative of the target along the features themselves. It has a
-    sign: above 0 speaks for the target.
+    sign: above 0 speaks for the target. In front of a scale-invariant norm it is 0.
 
     Source: shrikumar16, section 2.
+    Differs: it is 0 below `ROUNDINGS` eps |x g|_2, which rounding could have made of 0.
     Unit: that of the target.
+
+    Args:
+        stream: in the format that the model computes in, whose eps counts.
     """
-    return (stream * gradient).sum(1)
+    products = stream * gradient
+    floor = ROUNDINGS * torch.finfo(stream.dtype).eps * torch.linalg.vector_norm(products, dim=1)
+    total = products.sum(1)
+    return total.masked_fill(total.abs() < floor, 0.0)
 
 
 def alikeness(stream: Hidden) -> TokenVector:

@@ -130,10 +130,10 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     unknown = sorted(set(found) - {part.name for part in fields(Policy)})
     keep, measured = found.get("keep", []), found.get("measured", {})
     named = isinstance(keep, list) and all(isinstance(name, str) for name in keep)
-    told = isinstance(measured, dict) and all(
+    has_numbers = isinstance(measured, dict) and all(
         isinstance(value, (str, int, float)) for value in measured.values()
     )
-    if unknown or not named or not told or not isinstance(found.get("format"), str):
+    if unknown or not named or not has_numbers or not isinstance(found.get("format"), str):
         raise UserError(
             f"{str(path)!r} is not a policy: it needs format, a string, and keep, a list of"
             " strings; measured, a table of numbers, is for the reader"

@@ -37,7 +37,7 @@ def view(
     """
     axes = [axis for axis in ("model", *measure["per"]) if axis != "sequence" and axis in rows]
     single = len(report["models"]) == 1
-    shown = [axis for axis in axes if not (axis == "model" and single)]
+    visible = [axis for axis in axes if not (axis == "model" and single)]
     columns = [name for name in measure["columns"] if name in rows and len(rows)]
     return {
         "name": measure["name"],
@@ -53,7 +53,7 @@ def view(
         "band": None,
         "missing": missing,
         "series": [],
-        "table": _table(with_tokens(report, rows), axes, shown, columns, measure),
+        "table": _table(with_tokens(report, rows), axes, visible, columns, measure),
     }
 
 
@@ -113,7 +113,7 @@ def with_tokens(report: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
 def _table(
     rows: pd.DataFrame,
     axes: list[str],
-    shown: list[str],
+    visible: list[str],
     columns: list[str],
     measure: Mapping[str, Any],
 ) -> Json:
@@ -129,8 +129,8 @@ def _table(
     if numeric:
         table[numeric] = merge_texts(numeric_rows, axes, numeric, whole=True, **options).to_numpy()
     table = table.reset_index()
-    group = shown[:-1] if len(table) > MOST else []
-    left = [axis for axis in shown if axis not in group]
+    group = visible[:-1] if len(table) > MOST else []
+    left = [axis for axis in visible if axis not in group]
     parts = table.groupby(group, sort=False) if group else [((), table)]
     drawn = [name for name in measure["plot"] or [""] if name in numeric]
     spans = {name: _find_span(table[name]) for name in drawn}

@@ -60,12 +60,12 @@ def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
         ]
     observed = [length(one.double() - true) for one, true in zip(seen, exact, strict=True)]
     sizes = torch.stack([length(true) for true in exact], 1)
-    foretold = torch.stack([torch.stack([length(s) for s in kind_], 1) for kind_ in found], 2)
+    forecasts = torch.stack([torch.stack([length(s) for s in kind_], 1) for kind_ in found], 2)
     errors = torch.stack(observed, 1)
     return {
-        "ratios": errors[..., None] / foretold,
+        "ratios": errors[..., None] / forecasts,
         "observed": errors / sizes,
-        "bounds": foretold[..., BOUND] / sizes,
+        "bounds": forecasts[..., BOUND] / sizes,
     }
 
 

@@ -135,13 +135,13 @@ def judge_advised(found: KeptIntervals, format: str, fused: Sequence[str]) -> St
     """Judge the source's advice on models whose attention is one fused call."""
     kept = {model: one for model, one in _of(found, SCORES).items() if model in fused}
     least = max(kept.values(), key=lambda one: one.value)
-    told = describe_intervals(kept)
+    numbers = describe_intervals(kept)
     return StudyVerdict(
         claim=STUDY.claim,
         word=_lower(kept, 1 - WORTH),
         number=least.value,
         said=f"with scores and softmax exact, of the squared error in {format} are left "
-        f"{told}; below {1 - WORTH:g} was asked for in {_all(kept)}",
+        f"{numbers}; below {1 - WORTH:g} was asked for in {_all(kept)}",
         looked=True,
     )
 
@@ -185,14 +185,14 @@ def judge_most(found: KeptIntervals, models: Sequence[str]) -> StudyVerdict:
 def judge_together(found: KeptIntervals) -> StudyVerdict:
     """Judge mixed precision: scores, softmax, norms and stream at once."""
     kept = _of(found, ALL)
-    told = describe_intervals(kept)
+    numbers = describe_intervals(kept)
     return StudyVerdict(
         claim="Scores, softmax, norms and residual stream, all exact, remove a third of the "
         "squared error, or more.",
         word=_lower(kept, 1 - THIRD),
         number=max(one.value for one in kept.values()),
         said=(
-            f"squared error left: {told}; below {1 - THIRD:.3g} was asked for in each. "
+            f"squared error left: {numbers}; below {1 - THIRD:.3g} was asked for in each. "
             "The rest comes from weights and from products, whose results are rounded"
         ),
         source="Own",
@@ -203,13 +203,13 @@ def judge_together(found: KeptIntervals) -> StudyVerdict:
 def judge_islands(found: KeptIntervals, fused: Sequence[str]) -> StudyVerdict:
     """Judge what code in use gains by what it keeps in float32 already."""
     kept = {model: one for model, one in _of(found, AS_RUN).items() if model in fused}
-    told = describe_intervals(kept)
+    numbers = describe_intervals(kept)
     return StudyVerdict(
         claim="What fused code keeps in float32 by itself removes some of the squared error.",
         word=_lower(kept, 1.0),
         number=max(one.value for one in kept.values()),
         said=f"squared error of the code as it runs, over that with every result rounded: "
-        f"{told}; below 1 was asked for in {_all(kept)}, and no size",
+        f"{numbers}; below 1 was asked for in {_all(kept)}, and no size",
         source="Own",
     )
 
@@ -225,7 +225,7 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
 
 def plot(found: KeptIntervals, format: str, models: Sequence[str]) -> Picture:
     """Plot the error that is left, part by part and model by model."""
-    shown = [
+    rows = [
         gap(f"{model}: {name}", found[model, name])
         for name in NAMES[:-1]
         for model in models
@@ -234,7 +234,7 @@ def plot(found: KeptIntervals, format: str, models: Sequence[str]) -> Picture:
     return gaps(
         "left",
         f"Squared error left in {format} when a part is kept exact (95 % interval); left is better",
-        shown,
+        rows,
         x="squared error of the logits over that with nothing kept; 1 is no help",
     )
 

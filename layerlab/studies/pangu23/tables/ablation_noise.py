@@ -117,16 +117,16 @@ def judge(found: Contest, claim: str) -> StudyVerdict:
 
 def plot() -> Picture:
     """Plot every contest with the intervals of both splits."""
-    shown = []
+    rows = []
     for one in CONTESTS:
         for split, questions in SPLITS.items():
             found = one.interval(questions)
             name = f"{one.name}, {split}"
-            shown.append(gap(name, found))
+            rows.append(gap(name, found))
     return gaps(
         "contests",
         "Printed differences on C-Eval, with 95 % of the chance of its questions",
-        shown,
+        rows,
         x="points of a per cent",
     )
 

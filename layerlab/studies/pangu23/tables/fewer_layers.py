@@ -51,14 +51,14 @@ def run(context: StudyContext) -> Outcome:
     """Count, judge and draw."""
     found = accounting()
     block = found["one block"]
-    shown = [
+    bars = [
         Gap(name=name, middle=found[name] / block)
         for name in ("its modules", "its vocabulary", "three blocks")
     ]
     picture = gaps(
         "blocks",
         "What PanGu-pi 7B adds, and what three blocks weigh",
-        shown,
+        bars,
         x="parameters, in blocks of Llama 7B",
     )
     rows = [{"what": name, "millions": number} for name, number in found.items()]

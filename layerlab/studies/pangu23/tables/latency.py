@@ -89,7 +89,7 @@ def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
     return found
 
 
-def place(runs: Path, width: int, device: str = "cpu") -> Path:
+def locate_times(runs: Path, width: int, device: str = "cpu") -> Path:
     """Return the file of the measured times."""
     kind = "" if device == "cpu" else f"{device}-"
     key = digest([width, CONTEXT, NEW, DEPTH])[:8]
@@ -99,7 +99,7 @@ def place(runs: Path, width: int, device: str = "cpu") -> Path:
 def run(context: StudyContext) -> Outcome:
     """Time, judge and draw."""
     width, device = context.options["width"], context.options["device"]
-    file = place(context.runs, width, device)
+    file = locate_times(context.runs, width, device)
     if not context.fast:
         write_kept(file, measure_times(width, device, context.draws))
     found = read_kept(file, check_times)
@@ -275,19 +275,19 @@ def rows(found: Measured | None) -> list[dict[str, Any]]:
 
 def plot(found: Measured | None) -> Picture:
     """Plot the quotients one below the other."""
-    shown = []
+    entries = []
     for name in PRINTED:
-        shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name)))
+        entries.append(Gap(name=f"{name}: printed", middle=printed_ratio(name)))
         if found is not None:
             ratio = quotient(found, name)
-            shown += [
+            entries += [
                 gap(f"{name}: measured", ratio),
                 Gap(name=f"{name}: weights", middle=found[name]["predicted"]),
             ]
     return gaps(
         "quotient",
         "Time of a step of PanGu-pi over one of Llama (median, 95 % interval)",
-        shown,
+        entries,
         x="PanGu-pi over Llama",
     )
 

@@ -28,7 +28,7 @@ COUNTS = 1
 LawCounts = Mapping[str, Any]
 
 
-def place(runs: Path) -> Path:
+def locate_counts(runs: Path) -> Path:
     """Return the file of the counted tokens."""
     return find_readings(runs) / f"law-vocabularies-{digest([COUNTS, sizes()])[:8]}.json"
 

@@ -54,14 +54,14 @@ def is_ranked(found: PublishedTable) -> bool:
 def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     every = rows()
-    shown = [
+    largest = [
         Gap(name=f"{row['model']}, Table {row['table']}", middle=float(row["difference"]))
         for row in sorted(every, key=lambda row: -abs(float(row["difference"])))[:12]
     ]
     picture = gaps(
         "differences",
         "Printed averages less those of the printed cells (the 12 largest of 36)",
-        shown,
+        largest,
         x="points of a per cent",
     )
     return Outcome(

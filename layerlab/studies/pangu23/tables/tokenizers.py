@@ -36,7 +36,7 @@ from layerlab.studies.pangu23.tables.law_vocabularies import (
     count_law,
     describe_texts,
     hash_texts,
-    place,
+    locate_counts,
     rate_rows,
     sizes,
 )
@@ -122,8 +122,8 @@ def run(context: StudyContext) -> Outcome:
         )
     ]
     if not context.fast:
-        more, told = at_hand()
-        rows, printed = rows + more, [*printed, *told]
+        more, notes = at_hand()
+        rows, printed = rows + more, [*printed, *notes]
     counted = {name: counts(law, name) for name in (QUESTIONS, STATUTES)} if law else {}
     beside = ratio(tokens, EXTENDED, BASE, context.seed)
     return Outcome(
@@ -150,14 +150,14 @@ def run(context: StudyContext) -> Outcome:
 
 def read_law(context: StudyContext) -> tuple[LawCounts | None, list[str]]:
     """Count the tokens of law, where its texts are at hand; else return what was counted before."""
-    file, told = place(context.runs), list[str]()
+    file, remarks = locate_counts(context.runs), list[str]()
     if not context.fast:
         try:
             write_kept(file, count_law())
         except UserError as error:
-            told = [f"Law was not counted anew: {error}."]
+            remarks = [f"Law was not counted anew: {error}."]
     found = read_kept(file, check_counts)
-    return found, [*told, describe_texts(found) if found else UNCOUNTED]
+    return found, [*remarks, describe_texts(found) if found else UNCOUNTED]
 
 
 def counts(law: LawCounts, name: str) -> np.ndarray:
@@ -209,14 +209,14 @@ def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
         for one in found
     ]
     printed = {name.lower(): rate for name, rate in rates().items()}
-    told = [
+    remarks = [
         f"{one.tokenizer} takes {one.rate:.3f} tokens per character of the JEC-QA in AGIEval, "
         f"where {printed[one.tokenizer]:.3f} is printed: {one.rate / printed[one.tokenizer]:.3f} "
         "of it. The unit that is not stated may be this one; the texts are not quite the same."
         for one in found
         if one.tokenizer in printed
     ]
-    return rows, told + [f"Not read: {', '.join(left)}."] * bool(left)
+    return rows, remarks + [f"Not read: {', '.join(left)}."] * bool(left)
 
 
 def ratio(tokens: np.ndarray, upper: str, lower: str, seed: int) -> Interval:
@@ -331,7 +331,7 @@ def judge_monotone() -> StudyVerdict:
 
     pairs = [(one, other) for one in TABLE for other in TABLE if one.entries < other.entries]
     against = [(one, other) for one, other in pairs if one.rate < other.rate]
-    told = ", ".join(
+    exceptions = ", ".join(
         f"{one.tokenizer} with {one.entries:,} entries has {one.rate:.3f}, {other.tokenizer} with "
         f"{other.entries:,} {other.rate:.3f}"
         for one, other in against
@@ -341,7 +341,7 @@ def judge_monotone() -> StudyVerdict:
         claim="In the source's own table the larger vocabulary always has the lower rate.",
         word=decide(fails=bool(against)),
         number=float(len(against)),
-        said=f"{len(against)} of {len(pairs)} pairs are the other way round: {told}",
+        said=f"{len(against)} of {len(pairs)} pairs are the other way round: {exceptions}",
         source="Own, on pangu23, Table 7",
         unit=EXACT,
     )
@@ -359,7 +359,7 @@ STUDY = Study(
     scale="tokenizers alone, no model",
     unit="files of code",
     run=run,
-    inputs=lambda runs: [*hash_readings(runs, place(runs).name), hash_texts()],
+    inputs=lambda runs: [*hash_readings(runs, locate_counts(runs).name), hash_texts()],
     fast={"entries": 1024, "characters": 12_000},
     **study_options("tokenizer-table"),
 )

@@ -25,7 +25,7 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     single,
     stack_statements,
 )
-from layerlab.studies.support.once import once
+from layerlab.studies.support.once import compute_once
 from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
@@ -73,7 +73,7 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
     }
 
 
-@once
+@compute_once
 def trace_layers(name: str, tokens: int, own: "GivenModel | None" = None) -> list[CaseLayer]:
     """Trace the layers of a model."""
     given = {} if own is None else {name: own}
@@ -328,13 +328,13 @@ def judge_telling(found: CaseReadings, seed: int, depth: str) -> StudyVerdict:
         for name in STACKED
         if _has(found, name)
     }
-    said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
+    numbers = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return StudyVerdict(
         claim="The bounds in depth tell how diverse the features of a stack are.",
         word=decide(holds=False, fails=best < VACUOUS),
         number=max(one.value for one in middle.values()),
-        said=f"after {depth} trained layers the diversity is {said} (median); below {VACUOUS:g} "
+        said=f"after {depth} trained layers the diversity is {numbers} (median); below {VACUOUS:g} "
         "a bound is vacuous",
         source="pangu23, Theorems 2, 3, 8 and 9",
     )
@@ -352,15 +352,15 @@ def plot(found: CaseReadings) -> Picture:
     """Plot how near every statement comes to its bound."""
     left_out = (*CONSTANTS, EQUALITY, FAR)
     names = [name for name in SINGLE if name not in left_out and _has(found, name)]
-    shown = []
+    rows = []
     for name in names:
         values = pool_cases(found, name, trained=True)
         low, middle, high = np.quantile(values, [0, 0.5, 1])
-        shown.append(Gap(name=name, middle=float(middle), low=float(low), high=float(high)))
+        rows.append(Gap(name=name, middle=float(middle), low=float(low), high=float(high)))
     return gaps(
         "tightness",
         "Observed over bound on trained layers (median, smallest and largest); above 1 is violated",
-        shown,
+        rows,
         x="observed / bound",
     )
 

@@ -74,7 +74,7 @@ def together(found: list[Interval]) -> Word:
 def judge_ordered(parts: small_models.Parts) -> StudyVerdict:
     """Judge the whole order of the arms."""
     found = [compare_arms(parts, *pair, len(ORDER)) for pair in ORDER]
-    told = ", ".join(
+    numbers = ", ".join(
         f"{ours} has {one} times that of {theirs}"
         for (ours, theirs), one in zip(ORDER, found, strict=True)
     )
@@ -83,7 +83,7 @@ def judge_ordered(parts: small_models.Parts) -> StudyVerdict:
         claim=STUDY.claim,
         word=together(found),
         number=min(one.value for one in found),
-        said=f"{told} (mean over layers, {len(parts[FULL]['nats'])} seeds); each pair has to be "
+        said=f"{numbers} (mean over layers, {len(parts[FULL]['nats'])} seeds); each pair has to be "
         f"above {EFFECT:g}, of intervals that hold together. Loss in nats: {losses}",
     )
 

@@ -295,7 +295,7 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     lifts = {name: part["quantities"][:, LIFT] for name, part in parts.items()}
     found = bootstrap_each(lifts, np.mean, seed)
     word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
-    told = ", ".join(
+    numbers = ", ".join(
         f"none in {name}, which looks back at nothing"
         if np.isnan(one.value)
         else f"{one} in {name}"
@@ -307,7 +307,7 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         claim="A trained model looks back at a name that is due again.",
         word=word,
         number=min(found[name].value for name in judges or found),
-        said=f"the lift of its earlier comings is {told}; above {EFFECT:g} was asked for in "
+        said=f"the lift of its earlier comings is {numbers}; above {EFFECT:g} was asked for in "
         "each. The right end is the likeliest in "
         f"{', '.join(f'{one} of the texts in {name}' for name, one in shares.items())}; above "
         f"{CHANCE:.0%} was asked for before a model decides",

@@ -65,13 +65,13 @@ def judge_prevents(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether tokens stay apart."""
     last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
     found = over_seeds(last[LARGER], last[small_models.PLAIN])
-    told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
+    shares = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
     return StudyVerdict(
         claim="Trained, too, the larger weight keeps tokens further apart.",
         word=above(found, APART, 0),
         number=found.value,
         said=f"behind the last layer {found} more of the features differs between tokens than in "
-        f"the plain Llama; more than {APART:g} was asked for. Shares: {told}",
+        f"the plain Llama; more than {APART:g} was asked for. Shares: {shares}",
         source="pangu23, section 4.1",
     )
 

@@ -19,8 +19,8 @@ from layerlab.studies.pangu23.tables.latency import (
     judge_costs,
     judge_explained,
     judge_quicker,
+    locate_times,
     matched_models,
-    place,
     plot,
     run,
 )
@@ -112,7 +112,7 @@ work = partial(context, options={"width": 256, "device": "cpu"})
 def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, monkeypatch):
     monkeypatch.setattr(latency, "measure_times", lambda width, device, count: planted(fewer=1.0))
     first = run(work(tmp_path))
-    assert read_kept(place(tmp_path, 256))[FEWER]["milliseconds"] == [100.0, 100.0]
+    assert read_kept(locate_times(tmp_path, 256))[FEWER]["milliseconds"] == [100.0, 100.0]
     monkeypatch.setattr(latency, "measure_times", None)
     again = run(work(tmp_path, fast=True))
     assert first.verdicts == again.verdicts and first.verdicts[0].word == "fails"
@@ -133,7 +133,7 @@ def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, m
     ],
 )
 def test_times_that_nobody_measured_do_not_count(tmp_path, left):
-    file = place(tmp_path, 256)
+    file = locate_times(tmp_path, 256)
     if isinstance(left, dict):
         write_kept(file, left)
     else:
@@ -186,6 +186,6 @@ def test_the_full_run_times_both_and_says_on_what(tmp_path, monkeypatch):
     ).to_dict()
     # Too few repetitions for an interval: whatever the machine does, no word hangs on it.
     assert {one["word"] for one in found["verdicts"]} == {"not decided"}
-    kept = read_kept(place(tmp_path, 128))
+    kept = read_kept(locate_times(tmp_path, 128))
     assert all(one["milliseconds"][0] > 0 and one["ratio"]["pairs"] == 4 for one in kept.values())
     assert kept[FEWER]["machine"]["threads"] == 1 and "4 repetitions" in found["remarks"][-1]

@@ -21,7 +21,7 @@ from layerlab.studies.pangu23.tables.law_vocabularies import (
     KINDS,
     LARGER,
     check_counts,
-    place,
+    locate_counts,
     rate_rows,
     sizes,
 )
@@ -195,7 +195,7 @@ def test_nothing_is_decided_where_no_law_was_counted():
 
 
 def test_the_stored_counts_are_of_the_sizes_of_the_source():
-    found = read_kept(place(STORED), check_counts)
+    found = read_kept(locate_counts(STORED), check_counts)
     assert found is not None
     entries = found["entries"]
     assert (entries[BASE], entries[EXTENDED], entries[LARGER]) == (100_883, 110_428, 125_696)
@@ -204,9 +204,9 @@ def test_the_stored_counts_are_of_the_sizes_of_the_source():
 
 @pytest.mark.full
 def test_counts_that_were_changed_do_not_count(tmp_path):
-    file = place(tmp_path)
+    file = locate_counts(tmp_path)
     file.parent.mkdir(parents=True)
-    file.write_text(place(STORED).read_text().replace("100883", "100884"))
+    file.write_text(locate_counts(STORED).read_text().replace("100883", "100884"))
     with pytest.warns(DamageWarning, match="does not count"):
         found = study(STUDY.name, fast=True, runs=tmp_path, progress=False, threads=1)
     assert found.verdicts[0]["word"] == "not decided"
