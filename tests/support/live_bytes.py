@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
+from layerlab.numerics.emulation.weight_rows import WeightRows
 
 
 @dataclass
@@ -49,8 +50,8 @@ class _Census(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            # A carrier has no numbers of its own, and those that it holds were counted.
-            if isinstance(leaf, Tensor) and not isinstance(leaf, EmulatedTensor):
+            # These have no numbers of their own, and those that they hold were counted.
+            if isinstance(leaf, Tensor) and not isinstance(leaf, (EmulatedTensor, WeightRows)):
                 if leaf.untyped_storage()._cdata not in self.given:
                     self.found.add(leaf)
         return result

@@ -1,7 +1,7 @@
 """A model's parameters as carriers: all at once, or one layer at a time, however large it is."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerlab.numerics.emulation import weight_rows
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, EmulationMode
-from layerlab.numerics.emulation.op_site import OpSite
+from layerlab.numerics.emulation.op_site import VIEWS, OpSite
 from layerlab.numerics.emulation.policies.apply import find_kept
 from layerlab.numerics.emulation.policies.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.numerics.emulation.quantized_weights import find_unquantized, is_matrix
 from layerlab.numerics.emulation.snapshot import Snapshot
+from layerlab.numerics.emulation.weight_rows import ChangeRows, WeightRows
 from layerlab.numerics.formats.formats import Format
 from layerlab.numerics.formats.round import Rounder
-from layerlab.numerics.formats.weight_layout import find_layout
+from layerlab.numerics.formats.weight_layout import WeightLayout, find_layout
 from layerlab.system.offload import (
     execution_device,
     fetch,
@@ -159,13 +161,16 @@ class CarriedWeights(EmulationMode):
         if kept or low != self.arithmetic.low:
             low, format = torch.float32, None
         rounded = self.note_weight(site, format)
-        make = partial(self._values, value, site, format if rounded else None)
+        format = format if rounded else None
+        make = partial(self._values, value, site, format)
         if values is None or not value.is_contiguous():
             carrier = EmulatedTensor(make(), low)
             carrier.weight = True
             return carrier
         layer = site.module if site.layer is None else site.layer
         device = execution_device(self.model.get_submodule(site.module)) or value.device
+        if self._in_rows(value, site, format):
+            make = partial(self._rows, value, site, format, device)
         return LayerWeight(value, low, device, values, layer, make)
 
     def find_format(self, value: Tensor, site: OpSite) -> AnyFormat | None:
@@ -173,6 +178,20 @@ class CarriedWeights(EmulationMode):
         given = self.arithmetic
         read = is_matrix(site.operation, value) and self.quantizes(site, given.weights)
         return given.weights if read else given.parameters
+
+    def mark_views(
+        self, func: Any, given: Sequence[Any], outputs: Sequence[EmulatedTensor]
+    ) -> None:
+        """Mark views of a parameter as parameters.
+
+        Args:
+            func: the operation.
+            given: its floating arguments.
+            outputs: its results.
+        """
+        if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
+            for output in outputs:
+                output.weight = given[0].weight
 
     def quantizes(self, site: OpSite, format: AnyFormat | None) -> bool:
         """Return whether the factors of a module's products have a format.
@@ -183,14 +202,37 @@ class CarriedWeights(EmulationMode):
             return False
         return isinstance(format, Format) or site.module not in self._unquantized
 
+    def _in_rows(self, value: Tensor, site: OpSite, format: AnyFormat | None) -> bool:
+        """Return whether a parameter is widened some rows at a time: one that has many."""
+        if value.dim() != 2 or value.numel() <= weight_rows.COPIED or self.arithmetic.accumulate:
+            return False
+        layout = find_layout(self.model.get_submodule(site.module), site.operation, value)
+        # Formats with scales may have one for all rows.
+        return layout == WeightLayout() and (format is None or isinstance(format, Format))
+
+    def _rows(
+        self, value: Tensor, site: OpSite, format: AnyFormat | None, device: torch.device
+    ) -> Tensor:
+        """Return a parameter whose rows are widened and rounded when they are read."""
+        changes: list[ChangeRows] = []
+        if format is not None:
+            changes.append(partial(self._weight, site=site, format=format, in_place=True))
+        return WeightRows(self._fetch(value, site), self.wide, device, changes)
+
+    def _fetch(self, value: Tensor, site: OpSite) -> Tensor:
+        """Return a parameter as it is stored, from where accelerate keeps it if not in memory."""
+        if not value.is_meta:
+            return value.detach()
+        fetched = fetch(self.model.get_submodule(site.module), site.operation)
+        assert fetched is not None, "weights that are nowhere were refused"
+        return fetched
+
     def _values(self, value: Tensor, site: OpSite, format: AnyFormat | None) -> Tensor:
-        """Return what a parameter holds, from where accelerate keeps it if that is elsewhere."""
-        module = self.model.get_submodule(site.module)
+        """Return what a parameter holds."""
+        stored = self._fetch(value, site)
         if value.is_meta:
-            fetched = fetch(module, site.operation)
-            assert fetched is not None, "weights that are nowhere were refused"
-            value = fetched.to(execution_device(module))
-        wide = value.detach().to(self.wide)
+            stored = stored.to(execution_device(self.model.get_submodule(site.module)))
+        wide = stored.to(self.wide)
         if format is None:
             return wide
         own = wide.dtype != value.dtype

@@ -37,11 +37,12 @@ from layerlab.numerics.emulation.inner_roundings import (
     raise_by_square,
     rounds_square,
 )
-from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, Tracker, moves
+from layerlab.numerics.emulation.op_site import PRODUCTS, OpSite, Tracker, moves
 from layerlab.numerics.emulation.policies.apply import cast
 from layerlab.numerics.emulation.policies.policy import Policy, check_policy
 from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
+from layerlab.numerics.emulation.weight_rows import WeightRows
 from layerlab.numerics.formats.round import GivenFormat, Rounder, sparing
 
 
@@ -211,19 +212,20 @@ class Emulation(CarriedWeights):
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         results, name, site = self.arithmetic.results, func._opname, self._place
         given = [value for value in inputs if floating(value)]
-        if name in VIEWS and given and isinstance(given[0], EmulatedTensor):
-            for output in outputs:
-                output.weight = given[0].weight
+        self.mark_views(func, given, outputs)
         for output in outputs:
             format = results.get(output.dtype)
             if format is None or not self.is_chosen(site) or self.keeps(func, inputs, output):
                 if name == "_to_copy" and shares_memory(output.held, given):
                     output.held = output.held.clone()
                 continue
+            self.roundings[site] += 1
+            if isinstance(output.held, WeightRows):
+                output.held = output.held.change(self.rounder(format))
+                continue
             own = writes_in_place(func) or not shares_memory(output.held, given)
             out = output.held if own and output.held.is_contiguous() else None
             output.held = self.rounder(format)(output.held, out)
-            self.roundings[site] += 1
 
     def note_weight(self, site: OpSite, format: AnyFormat | None) -> bool:
         (self._selection.islands if format is None else self._selection.rounded).add(site)

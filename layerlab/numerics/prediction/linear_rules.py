@@ -1,7 +1,7 @@
 """Moves, sums, products and fractions: steps through which spreads go as the values do."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -117,17 +117,11 @@ def product(call: OpCall, algebra: Algebra) -> ErrorState:
         }
         return call.run(*args, **kwargs)
 
-    def with_sizes(a: Any, size: Callable[[Any], Any], c: ErrorState = None) -> Tensor:
-        if call.name != "mm" or y.numel() <= COPIED:
-            return of(a, size(y), c)
-        columns = max(1, COPIED // len(y))
-        return torch.cat([call.run(a, size(part)) for part in y.split(columns, dim=1)], dim=1)
-
     big = _size(x, algebra)
     c = None if addend is None else call.spread(addend)
     # |x||f| and |e||f| together: one product less.
     if e is not None:
-        parts.append(with_sizes(e, lambda y: _size(y, algebra), c))
+        parts.append(of(e, _size(y, algebra), c))
     if f is not None:
         parts.append(of(big if e is None else big + e, f, c if e is None else None))
     if c is not None and not parts:
@@ -138,14 +132,12 @@ def product(call: OpCall, algebra: Algebra) -> ErrorState:
     def size() -> Tensor:
         extra = None if addend is None else call.value(addend)
         added = None if extra is None else _magnitude(extra)
-        total = with_sizes(_magnitude(x), _magnitude, added)
+        total = of(_magnitude(x), _magnitude(y), added)
         return total if through is None else total + through
 
     return add_variances(through, algebra.slack(terms, size))
 
 
-# Numbers of a matrix whose sizes are held at once: of a head with all its tokens a part at a time.
-COPIED = 1 << 26
 # Where addend and factors stand, if not first and second without addend.
 FACTORS: dict[str, tuple[int | None, int, int]] = {
     "addmm": (0, 1, 2),

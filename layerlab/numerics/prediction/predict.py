@@ -22,7 +22,7 @@ from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import multiply_groups, rounds_square
-from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS
+from layerlab.numerics.emulation.op_site import PRODUCTS
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.prediction.attention_correlation import Correlation
@@ -101,9 +101,7 @@ class Prediction(Emulation):
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]
-        if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
-            for output in outputs:
-                output.weight = given[0].weight
+        self.mark_views(func, given, outputs)
         assert self._call is not None
         values = [output.held for output in outputs]
         entry = rule(func)

@@ -23,7 +23,7 @@ from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import ADDING
-from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, moves
+from layerlab.numerics.emulation.op_site import PRODUCTS, OpSite, moves
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex, OperationResult, count_layers
 from layerlab.numerics.profiles.expert_choices import ChangedChoices, compare_choices
@@ -217,9 +217,7 @@ class SideBySide(Emulation):
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]
-        if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
-            for output in outputs:
-                output.weight = given[0].weight
+        self.mark_views(func, given, outputs)
         if func.is_view and given and isinstance(given[0], EmulatedTensor):
             note_views(given[0], outputs)
         narrowed = narrows(func, given, outputs[0], LOW)
