@@ -122,7 +122,7 @@ def test_no_measure_waits_more_than_three_times_for_a_layer(tiny, cut_for_an_acc
                 assert sum(counts.reads.values()) <= 3, (name, counts.reads)
                 assert sum(counts.operations.values()) <= OPERATIONS[name], name
             else:  # with the first sequence the weights are read, once for a layer
-                assert sum(counts.reads.values()) <= 11, (name, counts.reads)
+                assert sum(counts.reads.values()) <= 5, (name, counts.reads)
 
 
 @pytest.mark.full
@@ -133,7 +133,7 @@ def test_weights_wider_than_the_host_decomposes_are_bounded_in_few_operations(
     wide = {"hidden_size": 320, "intermediate_size": 640, "vocab_size": 64}
     found = of_each_record(tiny("llama", **{**SHAPE, **wide}), names=["gain", *HEADS])
     for counts in found["gain", 0]:
-        assert counts.operations.total() <= FIRST_GAIN and counts.reads.total() <= 9
+        assert counts.operations.total() <= FIRST_GAIN and counts.reads.total() <= 8
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,7 +31,7 @@ from layerlab.measures.support.sublayer_bounds import (
 )
 from layerlab.measures.support.sublayer_forms import rounding
 from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
-from layerlab.observe.tracing.device_schedule import read_numbers, widen
+from layerlab.observe.tracing.device_schedule import read_host, read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import Hidden
 
@@ -90,13 +90,21 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else nan
 
 
-def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
+def _numbers(layer: Layer, name: str, run: MeasureContext) -> dict[str, Tensor]:
+    """Return lengths of tokens and limits of a sublayer, on their device."""
+    sublayer, constants = layer.sublayers[name], run.memory[layer.layer, name]
+    if name == "attention":
+        found = {"weights": constants.size, **_theorem(layer, constants, exact=False)}
+    else:
+        size = feedforward_bound(layer, constants, sublayer.entered)
+        found = {"weights": size, "bound": size}
+    return _lengths(sublayer) | found
+
+
+def _row(layer: Layer, name: str, run: MeasureContext, found: dict[str, float]) -> Row:
     sublayer = layer.sublayers[name]
     constants: Constants = run.memory[layer.layer, name]
     attends = name == "attention"
-    size = constants.size if attends else feedforward_bound(layer, constants, sublayer.entered)
-    limits = _theorem(layer, constants, exact=False) if attends else {"bound": size}
-    found = read_numbers(_lengths(sublayer) | {"weights": size} | limits)
     measured = _ratio(found["left"], found["entered"])
     slack = _floor(sublayer, found) if found["entered"] > 0 else inf
     limit = "sharp" if attends else "bound"
@@ -139,8 +147,10 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     Source: Own.
     """
     _keep_constants(layer, run)
-    for name in _names(layer):
-        yield _row(layer, name, run)
+    numbers = {name: _numbers(layer, name, run) for name in _names(layer)}
+    read = iter(read_host([number for part in numbers.values() for number in part.values()]))
+    for name, part in numbers.items():
+        yield _row(layer, name, run, {key: float(next(read)) for key in part})
 
 
 MEASURES = (
