@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, inject_adapter_in_model
 from torch.nn.utils import parametrizations, prune
 from transformers import PreTrainedModel
 
@@ -154,8 +154,7 @@ def adapted(kind: str, target: str, *, inner: bool = False) -> PreTrainedModel:
     adapter = LoraConfig(target_modules=[target], r=2, fan_in_fan_out=kind == "gpt2")
     if inner:
         return get_peft_model(model, adapter).base_model.model
-    model.add_adapter(adapter)
-    return model
+    return inject_adapter_in_model(adapter, model)
 
 
 def pruned() -> PreTrainedModel:

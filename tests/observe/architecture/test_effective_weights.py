@@ -63,8 +63,8 @@ def adapted(model: nn.Module, lasting: bool) -> None:
     if not adapters:
         turned = model.config.model_type == "gpt2"
         names = ["c_attn", "c_fc"] if turned else ["q_proj", "down_proj", "embed_tokens"]
-        model.add_adapter(
-            peft.LoraConfig(r=2, target_modules=names, fan_in_fan_out=turned, lora_alpha=8)
+        peft.inject_adapter_in_model(
+            peft.LoraConfig(r=2, target_modules=names, fan_in_fan_out=turned, lora_alpha=8), model
         )
         adapters = [one for one in model.modules() if hasattr(one, "get_delta_weight")]
         torch.manual_seed(5)
@@ -136,14 +136,17 @@ def test_measures_of_weights_read_what_the_model_computes_with(change):
 def test_an_adapter_that_is_off_or_no_plain_lora_is_not_added():
     model = built("llama").eval()
     before = {name: get() for name, get in effective_weights(model).items()}
-    model.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    peft.inject_adapter_in_model(config, model)
     query = model.model.layers[0].self_attn.q_proj
     assert not torch.equal(effective_weight(query, "weight"), query.base_layer.weight)
-    model.disable_adapters()
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.enable_adapters(False)
     off = {name: get() for name, get in effective_weights(model).items()}
     assert all(torch.equal(off[name], before[name]) for name in before)
     other = built("llama").eval()
-    other.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], use_dora=True)
+    peft.inject_adapter_in_model(config, other)
     query = other.model.layers[0].self_attn.q_proj
     with pytest.raises(NotApplicable, match="not those of plain LoRA"):
         effective_weight(query, "weight")
@@ -190,9 +193,8 @@ def test_reading_a_weight_that_moves_when_it_is_read_leaves_it():
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 def test_an_adapter_changes_biases_too():
     model = built("gpt2").eval()
-    model.add_adapter(
-        peft.LoraConfig(r=2, target_modules=["c_attn"], lora_bias=True, fan_in_fan_out=True)
-    )
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], lora_bias=True, fan_in_fan_out=True)
+    peft.inject_adapter_in_model(config, model)
     fused = model.transformer.h[0].attn.c_attn
     nn.init.ones_(fused.lora_B["default"].bias)
     found, x = linear_map(fused), torch.randn(3, 32)
@@ -232,7 +234,8 @@ def test_an_adapter_of_experts_is_added_to_them():
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 def test_a_head_is_listed_beside_the_adapted_embedding_that_it_shares():
     model = built("gpt2").eval()
-    model.add_adapter(peft.LoraConfig(r=2, target_modules=["wte"], init_lora_weights=False))
+    config = peft.LoraConfig(r=2, target_modules=["wte"], init_lora_weights=False)
+    peft.inject_adapter_in_model(config, model)
     found = effective_weights(model)
     head, embedding = found["lm_head.weight"](), found["transformer.wte.weight"]()
     assert torch.equal(head, model.lm_head.weight)
