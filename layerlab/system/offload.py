@@ -97,6 +97,14 @@ def is_wrapped(weight: Tensor) -> bool:
     )
 
 
+def list_parts(weight: Any) -> list[Tensor]:
+    """Return the tensors that a weight is made of: packed numbers and scales of a wrapped one."""
+    if not is_wrapped(weight):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [part for name in names for part in list_parts(getattr(weight, name))]
+
+
 def is_bitsandbytes(weight: Tensor) -> bool:
     """Return whether a weight in memory is packed by bitsandbytes."""
     return type(weight).__name__ in ("Params4bit", "Int8Params") and not weight.is_meta

@@ -17,6 +17,7 @@ from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import digest_of
 from layerlab.system.files import check_regular
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.offload import list_parts
 from layerlab.system.write_errors import temporary_folder
 
 PIECE = 1 << 22
@@ -85,11 +86,12 @@ def hash_tensors(
         return None
     for name, tensor in sorted(found.items()):
         digest.update(name.encode())
-        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-        for start in range(0, len(content), PIECE):
-            if stopped():
-                return None
-            digest.update(content[start : start + PIECE].numpy().data)
+        for part in list_parts(tensor):
+            content = part.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            for start in range(0, len(content), PIECE):
+                if stopped():
+                    return None
+                digest.update(content[start : start + PIECE].numpy().data)
     return f"sha256:tensors:{digest.hexdigest()}"
 
 

@@ -31,7 +31,7 @@ from layerlab.loading.weights.weightless import (
 from layerlab.observe.architecture.packed_weights import decompress, read_parameters
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import listen, quiet_libraries
-from layerlab.system.offload import is_offloaded
+from layerlab.system.offload import find_quantized, is_offloaded
 from layerlab.system.untrusted import trust
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
@@ -295,10 +295,12 @@ def check_changeable(model: PreTrainedModel) -> None:
     Raises:
         UserError: it is such a model.
     """
-    if (quantizer := getattr(model, "hf_quantizer", None)) is not None:
-        method = str.__str__(quantizer.quantization_config.quant_method)
+    quantizer, found = getattr(model, "hf_quantizer", None), find_quantized(model)
+    if quantizer is not None:
+        found = str.__str__(quantizer.quantization_config.quant_method)
+    if found is not None:
         raise UserError(
-            f"{type(model).__name__} is quantized ({method}), and packed weights cannot be changed;"
+            f"{type(model).__name__} is quantized ({found}), and packed weights cannot be changed;"
             " expected a model in floating point, as that which it was made from"
         )
     check_finite(model)

@@ -13,6 +13,7 @@ from layerlab.evaluation.harness.cache import describe_tokenizer
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import hash as module
 from layerlab.loading.weights.hash import hash_tensors, hash_tokenizer, hashing, weights_hash
+from tests.support.packed_tensor import pack
 
 
 @pytest.fixture
@@ -32,6 +33,13 @@ def test_the_hash_follows_the_weights(saved, tiny):
     assert memory[0] == memory[1] != memory[2]
     changed.save_pretrained(saved)
     assert weights_hash(saved, stored) != before
+
+
+def test_the_hash_follows_the_numbers_of_a_weight_that_is_packed():
+    weight = torch.arange(6.0).view(2, 3)
+    one, other, same = pack(weight), pack(weight + 1), pack(2 * weight)
+    found = [hash_tensors([("a", each)]) for each in (one, pack(weight), other, same)]
+    assert found[0] == found[1] and len(set(found)) == 3
 
 
 def test_the_hash_follows_the_names_of_tensors_and_not_their_order():

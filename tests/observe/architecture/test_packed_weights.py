@@ -2,11 +2,13 @@ import importlib.util
 import json
 import shutil
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
 from layerlab.loading.weights.by_layer import project_layers
@@ -16,6 +18,7 @@ from layerlab.numerics.emulation.emulate import emulate
 from layerlab.observe.architecture.effective_weights import effective_weight
 from layerlab.observe.architecture.head_weights import matrices
 from layerlab.system.offload import find_quantized
+from tests.support.packed_tensor import pack
 from tests.support.refused import refuses
 
 # Of packages that are none of ours.
@@ -96,6 +99,19 @@ def test_activations_that_are_rounded_stay_so_and_are_not_emulated(tiny, tmp_pat
         with pytest.raises(UserError, match="is quantized, and what its quantizer computes"):
             emulate(model, "bf16").__enter__()
     refuses("is quantized .compressed-tensors., and packed weights", check_changeable, usual)
+
+
+def test_a_model_whose_weights_are_tensors_of_another_kind_is_inspected_and_not_changed(tiny):
+    model, plain = tiny("llama"), tiny("llama")
+    for packed, usual in zip(model.model.layers, plain.model.layers, strict=True):
+        packed.mlp.down_proj.weight = nn.Parameter(pack(usual.mlp.down_proj.weight))
+        usual.mlp.down_proj.weight = nn.Parameter(packed.mlp.down_proj.weight.dequantize())
+    options = {"input_ids": TOKENS, "measures": ["gain", "lipschitz"], "progress": False}
+    found, expected = (layerlab.inspect(one, **options) for one in (model, plain))
+    for name in ("gain", "lipschitz"):
+        pd.testing.assert_frame_equal(found.frame(name), expected.frame(name), rtol=1e-6)
+    message = r"is quantized \(model.layers.0.mlp.down_proj\), and packed weights cannot be changed"
+    refuses(message, layerlab.retrofit, model, "pangu-pi")
 
 
 @pytest.mark.full
