@@ -19,12 +19,14 @@ def read_integers(words: Tensor, bits: int) -> Tensor:
         numbers of 8 bits, [..., numbers].
 
     Raises:
-        ValueError: a row ends within a number.
+        ValueError: a row ends within a number, or there are no rows of whole numbers.
 
     Example:
         >>> read_integers(torch.tensor([[0x76543210]], dtype=torch.int32), 4).tolist()
         [[0, 1, 2, 3, 4, 5, 6, 7]]
     """
+    if words.dim() < 2 or words.is_floating_point():
+        raise ValueError(f"{words.dtype} of shape {tuple(words.shape)} are no rows of words")
     # A column of one has a stride of its own, also where it counts as contiguous.
     held = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
     if not 1 <= bits <= BYTE or held.shape[-1] % (bits // gcd(bits, BYTE)):

@@ -38,7 +38,7 @@ def _unpack_gptq(parts: PackedParts, settings: Mapping[str, Any]) -> Tensor:
     """Return the weight of qweight [in x bits / 32, out] and of zeros and scales [groups, out]."""
     scales, words = parts["scales"], parts["qzeros"]
     bits = _bits(words, scales.shape[1])
-    numbers = read_integers(parts["qweight"].T, bits)
+    numbers = read_integers(parts["qweight"].mT, bits)
     less = _stores_one_less(settings)
     if less and BYTE % bits == 0:  # of a whole word, where one of zero borrows from the next
         words = words + ((1 << BYTE * words.itemsize) - 1) // ((1 << bits) - 1)
@@ -108,7 +108,7 @@ def _unpack_scaled(parts: PackedParts, _: Mapping[str, Any]) -> Tensor:
     elif scale.itemsize == 1:
         numbers = E2M1[read_integers(held, 4).int()]
     else:  # two rows share one
-        numbers = read_integers(held.T, 4).T.float()
+        numbers = read_integers(held.mT, 4).mT.float()
         numbers = numbers - 16 * (numbers > 7)
     if scale.dtype == torch.uint8:
         scale = scale.view(torch.float8_e8m0fnu)

@@ -249,6 +249,8 @@ def test_what_is_not_packed_as_its_configuration_says_is_refused(model, folder):
         ("qzeros", None, "KeyError: 'qzeros'"),
         ("qzeros", torch.zeros(2, 3, dtype=torch.int32), "96 cannot be divided into 64"),
         ("qweight", torch.zeros(8), ""),
+        ("qweight", torch.zeros(8, 64), "float32 of shape .64, 8. are no rows of words"),
+        ("qzeros", torch.zeros(8, dtype=torch.int32), "shape .8,. are no rows of words"),
         ("qweight", torch.zeros(4, 4, 4, dtype=torch.int32), ""),
         ("g_idx", torch.full((64,), 9, dtype=torch.int32), "IndexError"),
         ("g_idx", torch.full((64,), 0.5), "g_idx names a group that there is not"),
