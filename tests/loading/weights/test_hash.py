@@ -13,7 +13,7 @@ from layerlab.evaluation.harness.cache import describe_tokenizer
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import hash as module
 from layerlab.loading.weights.hash import hash_tensors, hash_tokenizer, hashing, weights_hash
-from tests.support.packed_tensor import pack
+from tests.observe.architecture.packed_tensor import pack
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from layerlab.numerics.emulation.emulate import emulate
 from layerlab.observe.architecture.effective_weights import effective_weight
 from layerlab.observe.architecture.head_weights import matrices
 from layerlab.system.offload import find_quantized
-from tests.support.packed_tensor import pack
+from tests.observe.architecture.packed_tensor import pack
 from tests.support.refused import refuses
 
 # Of packages that are none of ours.
