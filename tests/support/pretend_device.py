@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from layerlab.numerics.emulation.weight_rows import WeightRows
+
 NAME = "pretend"
 # As on a GPU, these take a tensor of the processor's: copies, and indices of what lies there.
 CROSSING = {"_to_copy", "copy_"}
@@ -90,6 +92,8 @@ class There(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if WeightRows in types:
+            return NotImplemented
         return run(func, args, kwargs or {})
 
 
@@ -97,6 +101,8 @@ class Pretending(TorchDispatchMode):
     """Makes tensors on the device where they are asked for there."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if WeightRows in types:  # asks for what it is made of by itself
+            return func(*args, **(kwargs or {}))
         return run(func, args, kwargs or {})
 
 
