@@ -145,8 +145,8 @@ def _sublayer(
     """Return a sublayer from its first child to its last.
 
     Some families norm (or drop out) the branch before it joins the stream: whatever reads the
-    sublayer's very output is part of the branch, but where it adds the residual, which ends it. Some
-    add the residual inside the sublayer: it is taken off again. Some scale the branch by a constant.
+    sublayer's very output is part of the branch, unless it adds the residual. Some add the residual
+    inside the sublayer: it is taken off again. Some scale the branch by a constant.
     """
     branch, current, joins = _net(end), end.left, end.module
     for call in block_call.calls:
