@@ -71,8 +71,9 @@ class MonteCarlo(Emulation):
             drawn = torch.empty_like(values, memory_format=torch.contiguous_format)
             drawn.uniform_(-0.5, 0.5, generator=generator)
             moved = values + spacing(values, format) * drawn
-            # What the format holds exactly, or not at all, is not drawn for.
-            inside = (rounded != values) & (rounded.abs() < format.largest)
+            # What the format holds exactly, as 0 or not at all is not drawn for: beside a number
+            # far below the smallest one, the gap would be all that a norm behind it sees.
+            inside = (rounded != values) & (rounded != 0) & (rounded.abs() < format.largest)
             return torch.where(inside & (values.abs() < MASK), moved, rounded, out=out)
 
         return move

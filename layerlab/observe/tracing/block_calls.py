@@ -145,13 +145,13 @@ def _sublayer(
     """Return a sublayer from its first child to its last.
 
     Some families norm (or drop out) the branch before it joins the stream: whatever reads the
-    sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
-    taken off again. Some scale the branch by a constant.
+    sublayer's very output is part of the branch, unless it adds the residual. Some add the residual
+    inside the sublayer: it is taken off again. Some scale the branch by a constant.
     """
     branch, current, joins = _net(end), end.left, end.module
     for call in block_call.calls:
         reads = call.entered is current and call.module is not end.module
-        if reads and end.residual is None:
+        if reads and end.residual is None and call.residual is None:
             branch, current = call.kept, call.left
             # It changes nothing here, and a block may have one dropout for all of its branches.
             joins = joins if isinstance(call.module, nn.Dropout) else call.module

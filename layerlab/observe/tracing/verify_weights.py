@@ -6,7 +6,6 @@ rounding errors of the model's own precision. What does not agree is refused wit
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.observe.architecture.head_weights import HeadWeights
+from layerlab.observe.tracing.attained_scores import find_attained
 from layerlab.observe.tracing.attention.record import AttentionRecord
-from layerlab.observe.tracing.attention.tiles import WIDEST, blocks, cut, each_group, height
+from layerlab.observe.tracing.attention.tiles import WIDEST, blocks
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
-from layerlab.shapes import HeadVector, Hidden
+from layerlab.shapes import Hidden
 
 DISCRIMINATOR = 2.0**-4
 """A wrong cut errs by the size of the vector; rounding, even of bfloat16, stays far below this."""
@@ -67,47 +67,8 @@ def verify_weights(
         )
     found = faults(weights, attended, entered, left, start)
     gone: dict[str, Any] = {field: None for part in found for field in FIELDS[part]}
-    gone["attained"] = None if found else _find_attained(weights, attended, entered)
+    gone["attained"] = None if found else find_attained(weights, attended, entered)
     return replace(weights, refused={**found, **weights.refused}, **gone)
-
-
-def _find_attained(
-    weights: HeadWeights, attended: AttentionRecord, entered: Hidden
-) -> Tensor | None:
-    """Return the largest |q_i . k_j| / (|z_i| |z_j|) of each head, over all rows.
-
-    Keys are those that a row may use. A token without features attains nothing. None where q and k
-    are not the weights' alone: behind biases, norms, a clip, or in a score.
-    """
-    added = (weights.query_bias, weights.key_bias, weights.query_norm, weights.clip)
-    if any(one is not None for one in added) or weights.refused.get("scores"):
-        return None
-    if weights.query is None or weights.key is None:
-        return None
-    sizes = entered.float().norm(dim=-1).to(attended.device)
-    sizes = sizes.masked_fill(sizes == 0, torch.inf)[:, None]
-    largest = each_group(attended, torch.float32, partial(_find_largest, sizes=sizes))
-    return torch.cat(largest) / abs(weights.scaling)
-
-
-def _find_largest(attended: AttentionRecord, sizes: Tensor) -> HeadVector:
-    """Return the largest size of a score of each head, with a layer's input at norm 1."""
-    shares = _share_sizes(attended, sizes)
-    found = []
-    for rows in blocks(attended.tokens, height(attended)):
-        keys, part = cut(shares, rows)
-        scores = part.logits()
-        scores.masked_fill_(~attended.allowed_keys(rows=rows, keys=keys), 0.0)
-        found.append(torch.stack(scores.flatten(1).aminmax(dim=1)).abs().amax(0))
-    return torch.stack(found).amax(0)
-
-
-def _share_sizes(attended: AttentionRecord, sizes: Tensor) -> AttentionRecord:
-    """Return a record whose scores are those of a layer's input at norm 1."""
-    if attended.scores is not None:
-        return replace(attended, scores=attended.scores.float() / sizes / sizes.T)
-    assert attended.query is not None and attended.key is not None
-    return replace(attended, query=attended.query / sizes, key=attended.key / sizes)
 
 
 def faults(
@@ -211,9 +172,14 @@ def _heads(
     if bias is not None:
         value = value + bias.to(z)[:, None]
         size = size + bias.to(z).abs()[:, None]
-    accumulator = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
-    unit = 2 * _precision(dtype) + 2 * (weight.shape[-1] + 2) * accumulator
+    unit = _unit(weight.shape[-1], dtype)
     return (value if clip is None else value.clamp(-clip, clip)), unit * size
+
+
+def _unit(terms: int, dtype: torch.dtype) -> float:
+    """Return 4 u + 2 terms u_32 of a stored sum, relative to the sizes of what is summed."""
+    accumulator = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
+    return 2 * _precision(dtype) + 2 * (terms + 2) * accumulator
 
 
 def _groups(heads: Tensor, device: torch.device) -> Iterator[slice]:
@@ -331,7 +297,10 @@ def _seen_scores(
     start: int | None,
     dtype: torch.dtype,
 ) -> list[WeightCheck]:
-    """Check against the scores alone: RoPE keeps the diagonal, ALiBi is the same in every row."""
+    """Check against the scores alone: RoPE keeps the diagonal, ALiBi is the same in every row.
+
+    Errors of q and k add up as random ones: added in size they reach every score of wide heads.
+    """
     assert attended.scores is not None and weights.query is not None and weights.key is not None
     (query, query_error), (key, key_error) = (_part(weights, p, z, dtype) for p in ("query", "key"))
     key, key_error = (_share(x, len(query)) for x in (key, key_error))
@@ -340,9 +309,10 @@ def _seen_scores(
         return [WeightCheck("query", z.new_zeros(()), reason)]
     factor = weights.scaling * (weights.rotary or 1.0) ** 2
     expected = factor * query @ key.mT
-    unit = 2 * (query.shape[-1] + 4) * _precision(dtype)
-    error = (query.abs() + query_error) @ (key.abs() + key_error).mT - query.abs() @ key.abs().mT
-    error = abs(factor) * (error + unit * query.abs() @ key.abs().mT)
+    q, k, of_q, of_k = (one.square() for one in (query, key, query_error, key_error))
+    spread = (of_q @ (k + of_k).mT + q @ of_k.mT).sqrt()
+    unit = _unit(query.shape[-1], dtype)
+    error = abs(factor) * (spread + unit * query.abs() @ key.abs().mT)
     seen = _pick(_pick(attended.scores, rows, 1), rows, 2).to(z)
     if "bias" in weights.refused.get("scores", ""):
         gap = seen - expected

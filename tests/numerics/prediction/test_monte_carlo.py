@@ -68,6 +68,12 @@ def test_what_the_format_holds_is_not_moved_nor_what_it_cannot():
     assert moved[6] == values[6]
 
 
+def test_what_is_too_small_for_the_format_becomes_zero():
+    run = MonteCarlo(nn.Linear(2, 2), make_arithmetic("fp8_e4m3"))
+    values = torch.tensor([2.0**-11, -(2.0**-20)]).double()
+    assert not run.rounder(find("fp8_e4m3"))(values).any()
+
+
 def test_weights_are_rounded_and_not_drawn():
     layer = nn.Linear(3, 3)
     for run in (

@@ -57,6 +57,14 @@ def test_heads_of_several_attentions_in_a_block_are_counted_on():
     assert all(heads == list(range(len(heads))) for heads in blocks.values())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_branch_ends_in_front_of_the_child_that_adds_the_residual(dtype):
+    # In bfloat16 the norm behind that child reads a copy of what it gave.
+    for layer in read(build("zaya").to(dtype))[0]:
+        for one in layer.sublayers.values():
+            assert one.branch is not None and torch.equal(one.branch, one.left)
+
+
 def call(module, entered, name=""):
     left = module(entered)
     return ChildCall(

@@ -100,6 +100,30 @@ def test_scores_that_are_widened_are_held_against_the_precision_of_their_factors
         assert "query" in verify_weights(wrong, *given).refused
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("wrong", [None, "heads", "entries", "inputs", "sign"])
+def test_scores_of_wide_heads_in_bfloat16_tell_a_wrong_cut(wrong, biased):
+    heads, width, tokens = 8, 512, 40
+    z = random(tokens, width, seed=0).bfloat16()
+    query, key = ((random(heads, 64, width, seed=seed) / width**0.5).bfloat16() for seed in (1, 2))
+    scores = ((z @ query.mT) @ (z @ key.mT).mT / 8).float()
+    if biased:  # ALiBi: of the last token with the first, as of the first with itself
+        scores[:, -1] += torch.arange(tokens)
+    attended = AttentionRecord(layer=0, name="attention", scores=scores, biased=biased)
+    cuts = {
+        None: query,
+        "heads": query.flip(0),
+        "entries": query.flip(1),
+        "inputs": query.roll(1, 2),
+        "sign": -query,
+    }
+    weights = HeadWeights(layer=0, name="attention", scaling=1 / 8, query=cuts[wrong], key=key)
+    if biased:
+        weights = replace(weights, refused={"scores": "a bias is added to the scores"})
+    refused = verify_weights(weights, attended, z).refused
+    assert ("query" in refused) == (wrong is not None)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("window", [None, 7])
 def test_what_is_attained_is_the_largest_product_of_inputs_of_norm_one(sign, window):

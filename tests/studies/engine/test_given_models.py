@@ -281,7 +281,7 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
     bare = folder("mamba", "bare", words=False)
     narrow = folder("gpt2", "narrow", n_positions=16)
     shallow = folder("llama", "shallow", num_hidden_layers=1)
-    half = folder("llama", "half", dtype=torch.bfloat16)
+    coarse = folder("gpt_neox", "coarse", dtype=torch.bfloat16)
     wide = folder("gpt2", "wide", vocab_size=300)
     for name, given, words in (
         (
@@ -311,7 +311,7 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
             for name, least in (("block-anatomy", 2), ("deep-curve", 3))
         ),
         ("saliency-repeat", {"model": narrow}, "narrow: its context is 16 tokens, and a text has"),
-        ("bounds-table", {"model": half}, "half rounds to 16 bits, which may hide it: type --dty"),
+        ("bounds-table", {"model": coarse}, "coarse rounds to 16 bits, which may hide it: type"),
         ("gpt-curves", {"model": ["llama", shallow]}, "compares layers, 2 at least, and shallow"),
         ("predictor", {"model": str(tmp_path)}, "has no config.json"),
         ("predictor", {"model": "llama", "device": "gpu"}, "device 'gpu' is not here"),

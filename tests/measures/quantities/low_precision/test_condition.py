@@ -7,13 +7,14 @@ import torch
 
 from layerlab.measures.quantities.low_precision.condition import components, mixed, normwise
 from layerlab.measures.runner import readings
-from layerlab.measures.support.rounding_theory import Theory
+from layerlab.measures.support.rounding_theory import Theory, theory
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryAttention
 from layerlab.plugins import resolve
 from layerlab.records.layer_names import EMBEDDING
 from tests.families import recipe
 from tests.measures.asked import subject
+from tests.measures.family import traced
 
 TOKENS = torch.arange(2, 18)
 PARTS = [
@@ -40,6 +41,18 @@ def test_every_part_of_a_llama_is_recognized_and_none_is_refused(found):
         (layer, part) for layer in (0, 1) for part in PARTS
     ]
     assert "condition" not in read.notes
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parts_are_recognized_where_features_are_stored_in_16_bits(tiny, dtype):
+    model = tiny("llama").to(dtype)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(30)  # what a block adds is small beside it
+        for block in model.model.layers:
+            block.mlp.gate_proj.weight.mul_(0.3)  # where SiLU and GELU are close
+    for layer in traced(model, TOKENS.tolist()):
+        found = theory(layer, model)
+        assert found is not None and found.block().feedforward.activation == "silu"
 
 
 @pytest.mark.full

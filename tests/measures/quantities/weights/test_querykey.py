@@ -20,7 +20,7 @@ from layerlab.measures.quantities.weights.querykey import (
 )
 from layerlab.observe.architecture.head_weights import SCALED, STRETCHED, HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
-from layerlab.observe.tracing import verify_weights as verification
+from layerlab.observe.tracing.attained_scores import find_attained
 from layerlab.observe.tracing.trace import trace
 from layerlab.observe.tracing.verify_weights import verify_weights
 from tests.measures.family import built as family_of
@@ -298,7 +298,7 @@ def test_what_is_attained_is_below_the_norm_at_the_distances_of_the_text(family,
     assert row["attained"] == pytest.approx(float(hand), rel=1e-4)
     bare = entered.clone()
     bare[3] = 0  # what nothing enters attains nothing
-    again = verification._find_attained(weights, record, bare)
+    again = find_attained(weights, record, bare)
     assert again is not None and bool(again.isfinite().all())
 
 
