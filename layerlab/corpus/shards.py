@@ -24,6 +24,7 @@ from layerlab.recipes.training_sections import DataSection
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import read_json, unseal
 from layerlab.system.files import write_file
+from layerlab.system.write_errors import make_temporary
 
 # In the cache; and in a folder there, what its writer has to know, and what is held out.
 SHARDS, PLAN, HELD = "shards-4", "plan.json", "held.hashes"
@@ -52,7 +53,7 @@ class WriterProcess:
         """Start it, unless it runs, or another process of the same run has the task."""
         if self._process is not None or os.environ.get("RANK", "0") != "0":
             return
-        self._log = tempfile.TemporaryFile()
+        self._log = make_temporary(tempfile.TemporaryFile)
         self._process = subprocess.Popen(
             [*_WRITER, str(self.folder)],
             # Its end of the pipe closes however this process ends, and the writer ends then.

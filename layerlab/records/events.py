@@ -16,7 +16,7 @@ from layerlab.records.checkpoint_names import CHECKPOINTS, remedy
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.records.parse import json_of
 from layerlab.system.files import check_regular, force_to_disk, unshare
-from layerlab.system.write_errors import FULL
+from layerlab.system.write_errors import FULL, reason_of
 
 FILE = "events.jsonl"
 LONGEST = 64 << 20  # bytes of a line: a reading of all heads of the largest models has less
@@ -126,7 +126,7 @@ class EventLog:
 
     def _explain(self, error: OSError) -> UserError:
         then = remedy(self.file.parent / CHECKPOINTS)
-        return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
+        return UserError(f"cannot write {self.file}: {reason_of(error)}; {then}")
 
 
 def find_misfit(folder: Path, mark: Mapping[str, Any]) -> str | None:

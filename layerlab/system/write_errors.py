@@ -4,9 +4,10 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from layerlab.errors import UserError
 
@@ -19,6 +20,8 @@ _UNFINISHED = re.compile(r"PytorchStreamWriter failed|inline_container.*unexpect
 REASONS = {
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",
+    # torch's own writer does not say which of the two.
+    errno.EFBIG: "no more could be written, for want of room or by a limit (ulimit -f)",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
@@ -51,7 +54,7 @@ def find_os_error(error: Exception) -> OSError | None:
     if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
         return cause
     if isinstance(error, RuntimeError) and _UNFINISHED.search(str(error)):
-        return OSError(errno.EFBIG, "torch could not write it to its end")
+        return OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     matched = _SYSTEM.search(str(error))
     return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None
 
@@ -65,6 +68,11 @@ def check_out(folder: Path) -> None:
     for part in (folder, *folder.parents):
         if os.path.isfile(part):  # noqa: PTH113 (of any name)
             raise UserError(f"{part} is a file; give --out a folder for the results")
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the file system refused, in words."""
+    return REASONS.get(error.errno or 0, error.strerror or str(error))
 
 
 @contextmanager
@@ -81,9 +89,10 @@ def explain_write(path: Path) -> Iterator[None]:
         found = find_os_error(error)
         if found is None:
             raise
-        reason = REASONS.get(found.errno or 0, found.strerror or str(found))
         room = "make room there, or " if found.errno in FULL else ""
-        raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error
+        raise WriteError(
+            f"cannot write {path}: {reason_of(found)}", f"{room}name another place"
+        ) from error
 
 
 @contextmanager
@@ -93,22 +102,35 @@ def temporary_folder() -> Iterator[str]:
     Raises:
         UserError: none can be made, or there is no room for what is written into it.
     """
+    with make_temporary(tempfile.TemporaryDirectory) as folder, explain_temporary(folder):
+        yield folder
+
+
+def make_temporary(make: Callable[[], Any]) -> Any:
+    """Return what `tempfile` makes.
+
+    Raises:
+        UserError: none can be made.
+    """
     try:
-        made = tempfile.TemporaryDirectory()
+        return make()
     except OSError as error:
         raise UserError(NO_TEMPORARY) from error
-    with made as folder:
-        try:
-            yield folder
-        except UserError:
+
+
+@contextmanager
+def explain_temporary(folder: str) -> Iterator[None]:
+    """Turn want of room in a folder for temporary files into one line that says what to do."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        found = find_os_error(error)
+        # What has a name lies elsewhere, or says it itself.
+        if found is None or found.errno not in FULL or found.filename is not None:
             raise
-        except Exception as error:
-            found = find_os_error(error)
-            # What has a name lies elsewhere, or says it itself.
-            if found is None or found.errno not in FULL or found.filename is not None:
-                raise
-            reason = REASONS.get(found.errno, found.strerror)
-            raise WriteError(
-                f"cannot write temporary files to {Path(folder).parent}: {reason}",
-                "make room there, or set TMPDIR to another folder",
-            ) from error
+        raise WriteError(
+            f"cannot write temporary files to {Path(folder).parent}: {reason_of(found)}",
+            "make room there, or set TMPDIR to another folder",
+        ) from error

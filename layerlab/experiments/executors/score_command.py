@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from layerlab.records.parse import json_of
 from layerlab.records.scores import LARGEST, ModelScore, TaskPart
 from layerlab.system.untrusted.python_file import hash_beside
 from layerlab.system.untrusted.trust import check_command
+from layerlab.system.write_errors import make_temporary
 from layerlab.validation import short_repr
 
 EXPECTED = 'a last line of standard output with a number, {"score": 0.5}, or a list of numbers'
@@ -117,7 +119,8 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
     argv = [word.replace(MODEL, str(model.resolve())) for word in command.run]
     argv[0] = sys.executable if argv[0] == PYTHON else argv[0]
     reporter, start = _Told(name, run, argv), time.monotonic()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    temporary = partial(make_temporary, tempfile.TemporaryFile)
+    with temporary() as out, temporary() as err:
         try:
             own = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True

@@ -4,17 +4,14 @@ import atexit
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
@@ -33,6 +30,7 @@ from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import listen, quiet_libraries
 from layerlab.system.offload import find_quantized, is_offloaded
 from layerlab.system.untrusted import trust
+from layerlab.system.write_errors import explain_temporary, make_temporary
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
@@ -207,10 +205,12 @@ def weights(
         options["offload_folder"] = _scratch()
     elif device is not None:  # straight from the files, without a copy in memory
         options["device_map"] = torch.device(device)
+    scratch = options.get("offload_folder")
     try:
-        model, loading = trust.load_pretrained(
-            auto_class(config), place, config=config, output_loading_info=True, **options
-        )
+        with explain_temporary(scratch) if scratch else nullcontext():
+            model, loading = trust.load_pretrained(
+                auto_class(config), place, config=config, output_loading_info=True, **options
+            )
     except OSError as error:
         message = f"no safetensors weights for {place!r} could be read: {one_line(error)}"
         raise UserError(message) from error
@@ -369,7 +369,7 @@ def refuse_tied(one: str, other: str, source: str) -> UserError:
 
 def _scratch() -> str:
     """Return a temporary folder for weights that do not fit into memory."""
-    folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
+    folder = make_temporary(partial(tempfile.TemporaryDirectory, prefix="layerlab-offload-"))
     atexit.register(folder.cleanup)
     return folder.name
 

@@ -15,7 +15,7 @@ from layerlab.records.layer_names import layer_name
 from layerlab.records.parse import read_json
 from layerlab.records.settings import flatten
 from layerlab.system.files import read_whole, write_file
-from layerlab.system.write_errors import FULL
+from layerlab.system.write_errors import FULL, reason_of
 
 # The module of each, and how it is installed.
 INSTALLED = {
@@ -97,7 +97,7 @@ class Trackers:
                 raise
             if not self._full:
                 warn_of_damage(
-                    f"{self._folder} cannot be written ({error.strerror}): trackers hear no more "
+                    f"{self._folder} cannot be written ({reason_of(error)}): trackers hear no more "
                     "of this run until it is resumed; its journal has everything"
                 )
             self._full = True

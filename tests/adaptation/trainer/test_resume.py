@@ -142,7 +142,7 @@ def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(texts, 
         for name in ("model.safetensors", "optimizer.pt")
     )
     with room((weights + moments) // 2):
-        said = r"cannot write .*out: torch could not write it to its end; make room there"
+        said = r"cannot write .*out: no more could be written, for want of room or by a limit"
         refuses(said, on, texts, tmp_path / "out")
     whole = on(texts, tmp_path / "other")
     assert on(texts, tmp_path / "out").after == whole.after

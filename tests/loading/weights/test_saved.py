@@ -1,6 +1,7 @@
 """What a folder of a model holds, and how much of it is read."""
 
 import json
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,8 @@ from layerlab.loading.weights.saved import (
 )
 from layerlab.system.offload import is_offloaded
 from layerlab.system.untrusted.trust import trust
+from tests.measures.family import built
+from tests.support.mounted import room as limited
 from tests.support.packed_folder import BLOCK, pack_fp8_blocks, write_packed
 from tests.support.refused import refuses
 
@@ -96,6 +99,18 @@ def test_what_does_not_fit_is_spread_over_the_disk_and_computes_the_same(
     tokens = torch.arange(8)[None]
     with torch.no_grad():
         assert torch.equal(found(tokens).logits, model(tokens).logits)
+
+
+def test_want_of_room_for_what_does_not_fit_is_no_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=0))
+    built("mixtral").save_pretrained(tmp_path / "model")
+    given = str(tmp_path / "model"), configuration(tmp_path / "model"), "auto", torch.float32
+    with limited(64):
+        said = f"cannot write temporary files to {tmp_path}: no more could be written, for want of"
+        refuses(said, weights, *given, room=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    refuses("no folder for temporary files can be written to", weights, *given, room=True)
 
 
 def test_weights_that_were_packed_are_saved_as_the_numbers_that_they_stood_for(tmp_path, tiny):

@@ -295,7 +295,7 @@ def test_a_disk_without_room_costs_no_checkpoint(tmp_path, limit):
     assert ended.stderr == ""
     first, second, third, fourth, fifth, sixth, left = ended.stdout.splitlines()
     assert first == fourth == "None"
-    reason = "File too large"
+    reason = "no more could be written, for want of room or by a limit (ulimit -f)"
     assert second.startswith("no checkpoint of update 2 (cannot write ") and reason in second
     assert "training goes on, the newest is of update 1; make room" in second
     assert third == "checkpoints can be written again"
