@@ -238,7 +238,7 @@ def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[s
             left = sorted(words[one] for one in every - shared)
             left += [f"{without} of no known seed"] if without else []
             remarks.append(
-                f"{name} and {names[0]} are paired over {len(shared)} seeds; the others "
+                f"{name} and {names[0]} are paired over {len(shared)} of the seeds; the others "
                 f"({', '.join(left)}) have no partner"
             )
     return remarks

@@ -394,4 +394,4 @@ def test_a_seed_is_one_however_it_is_written():
     remarks = judged([*written, log("wide", "02", 3.15)])["remarks"]
     assert not any("have no partner" in one for one in remarks)
     remarks = judged([*written, log("wide", "03", 3.15)])["remarks"]
-    assert any("over 1 seeds; the others (03, 2) have no partner" in one for one in remarks)
+    assert any("over 1 of the seeds; the others (03, 2) have no partner" in one for one in remarks)

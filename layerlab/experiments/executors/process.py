@@ -141,7 +141,7 @@ def tail(file: Path, most: int, start: int = 0) -> list[str]:
 def explain_silence(folder: Path) -> str:
     """Explain why a run has left no word in its folder."""
     if shutil.disk_usage(folder).free:
-        return "it has said nothing"
+        return "its log is empty"
     return f"no space is left on the disk of {folder}, not even for its log; make room there"
 
 

@@ -21,7 +21,10 @@ def read_number(name: str, value: Tensor | float | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value.detach())
+        if not value.is_complex() and not value.is_meta:
+            return float(value.detach())
+        dtype = str(value.dtype).removeprefix("torch.")
+        raise UserError(f"{name} is a {dtype} on {value.device}, not one real number in memory")
     if isinstance(value, Tensor) or not isinstance(value, SupportsFloat):
         kind = f"{type(value).__name__}{list(getattr(value, 'shape', []))}".removesuffix("[]")
         raise UserError(f"{name} is a {kind}, not one number; type monitor.step(output.loss, norm)")

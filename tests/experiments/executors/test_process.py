@@ -126,7 +126,7 @@ def test_a_run_that_is_silent_has_at_least_an_end(ending, why, tmp_path):
     settings = RunSection(max_parallel=1, max_attempts=1)
     one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
     (outcome,) = run_all([one], tmp_path, settings, None, ["sh", "-c", ending])
-    assert outcome.text == f"failed ({why}): it has said nothing"
+    assert outcome.text == f"failed ({why}): its log is empty"
 
 
 @pytest.mark.parametrize(

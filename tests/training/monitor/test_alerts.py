@@ -356,6 +356,17 @@ def test_what_is_no_number_is_refused_as_a_loss(tiny, given, kind):
         refuses(re.escape(said), tell, *given)
 
 
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (torch.ones(1, dtype=torch.complex64), "complex64 on cpu"),
+        (torch.ones(1, device="meta"), "float32 on meta"),
+    ],
+)
+def test_a_number_that_is_not_real_or_not_there_is_refused_as_a_loss(tiny, loss, kind):
+    refuses(f"loss is a {kind}, not one real number in memory", Monitor(tiny("llama")).step, loss)
+
+
 def test_of_an_older_state_the_losses_alone_are_remembered():
     """It counted layers from the embedding: a norm of then is held against no other layer's."""
     rules = Rules(Limits())
