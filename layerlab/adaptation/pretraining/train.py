@@ -75,9 +75,10 @@ def pretrain(
     """Train a causal language model in place on blocks of domain and general text in turn.
 
     No prefix of the blocks strays from the ratio by more than one block, whatever the lengths of
-    the documents. The same call goes on from the newest whole checkpoint in `out`, with the blocks
-    and the weights of a run that was never stopped. The loss is the mean over the tokens of an
-    update, however it is split over passes and processes.
+    the documents, but where batches are drawn by their loss: of those that are harder there may be
+    more. The same call goes on from the newest whole checkpoint in `out`, with the blocks and the
+    weights of a run that was never stopped. The loss is the mean over the tokens of an update,
+    however it is split over passes and processes.
 
     Several processes: start the program with `torchrun --nproc_per_node N`; each reads its rows of
     an update. Where they share the model out, every process has a part of each weight, gradient and

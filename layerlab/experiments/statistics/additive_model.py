@@ -153,9 +153,14 @@ class Additive:
 
     @cached_property
     def flat(self) -> bool:
-        """Return whether the residuals are no larger than rounding errors."""
+        """Return whether the residuals of most arms are no larger than rounding errors.
+
+        As scores and counts of few seeds may be, which are whole numbers: no common variance is
+        told by them.
+        """
         largest = float(np.abs(self._cells).max(initial=0.0))
-        return bool(np.abs(self.residuals).max(initial=0.0) <= 8 * math.ulp(largest))
+        middle = float(np.median(self.variances[self.freedoms > 1e-9]))
+        return math.sqrt(middle) <= 8 * math.ulp(largest)
 
     @cached_property
     def freedoms(self) -> np.ndarray:

@@ -180,6 +180,16 @@ def test_equal_losses_identical_arms_and_tables_of_nothing():
     assert not one.usable and one.difference("a1", "a0", LEVEL).n == 1
 
 
+@pytest.mark.parametrize("wide", [[(3, 2), (2, 3)], [(2, 3, 2), (2, 2, 3), (3, 2, 2)]])
+def test_scores_of_which_most_have_no_spread_lend_none(wide):
+    rows = [*((level,) * len(wide[0]) for level in (2, 1, 0, 1)), *wide]
+    scores = {f"a{arm}": dict(enumerate(map(float, row))) for arm, row in enumerate(rows)}
+    model = Additive(scores, {"a0": 1.0}, exact=False)
+    assert model.difference("a1", "a0", LEVEL).flat
+    own = paired_difference(*([*scores[arm].values()] for arm in ("a4", "a0")))
+    assert model.difference("a4", "a0", LEVEL).p == pytest.approx(own.p)
+
+
 def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone():
     values = drawn(4, 4)
     # Two halves without a seed in common.
