@@ -148,9 +148,9 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """
     _keep_constants(layer, run)
     numbers = {name: _numbers(layer, name, run) for name in _names(layer)}
-    read = iter(read_host([number for part in numbers.values() for number in part.values()]))
+    found = iter(read_host([number for part in numbers.values() for number in part.values()]))
     for name, part in numbers.items():
-        yield _row(layer, name, run, {key: float(next(read)) for key in part})
+        yield _row(layer, name, run, {key: float(next(found)) for key in part})
 
 
 MEASURES = (

@@ -98,13 +98,6 @@ class WeightRows(Tensor):
         return func(*args, **kwargs)
 
 
-def _change(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    matrix, *numbers = args
-    if not isinstance(matrix, WeightRows) or any(isinstance(one, Tensor) for one in numbers):
-        return NotImplemented
-    return matrix.change(lambda values: func(values, *numbers, **options))
-
-
 def _look_up(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     matrix, index = args[:2]
     if matrix.turned:
@@ -125,13 +118,21 @@ def _multiply(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any
     return found
 
 
+def _apply(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    return args[0].change(func)
+
+
+def _keep(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    return args[0].change(turn=func._opname == "t")
+
+
 # By name of an operation, what does it without all values; NotImplemented where it cannot.
 RULES: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
-    "t": lambda func, args, options: args[0].change(turn=True),
-    "detach": lambda func, args, options: args[0].change(),
-    "alias": lambda func, args, options: args[0].change(),
-    "abs": _change,
-    "square": _change,
+    "t": _keep,
+    "detach": _keep,
+    "alias": _keep,
+    "abs": _apply,
+    "square": _apply,
     "embedding": _look_up,
     "mm": _multiply,
     "addmm": _multiply,
