@@ -62,7 +62,7 @@ def read(family, question):
 
 def main() -> None:
     condition.WIDTH = 0  # torch.func knows no device in Python
-    weight_rows.COPIED = 100  # matrices of tiny models are as large as heads
+    weight_rows.COPIED = 1000  # matrices of tiny models are as large as heads
     for family in sys.argv[1:]:
         for question in QUESTIONS:
             for fault in read(family, question):
