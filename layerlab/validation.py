@@ -263,12 +263,14 @@ def expand_home(given: str | os.PathLike[str]) -> Path:
     """Return a path with its ~ as a folder; that of nobody stays, and leads to no file.
 
     Raises:
-        UserError: it is empty, as where a shell fills in a variable that is not set.
+        UserError: it is empty, as where a shell fills in a variable that is not set, or no path.
 
     Example:
         >>> expand_home("~nobody-here/text.txt").name
         'text.txt'
     """
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(f"the path is {short_repr(given)}; expected a text or a pathlib.Path")
     if not os.fspath(given):
         raise UserError("an empty path was given; name a file or a folder (. is this one)")
     return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises RuntimeError

@@ -16,7 +16,7 @@ from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import TextInput
 from layerlab.numerics.profiles.gap import RunGap, find_gap
 from layerlab.numerics.profiles.profile import RUNS, NumericsProfile, load_profile
-from layerlab.numerics.recorded.explain import explain_record
+from layerlab.numerics.recorded.explain import TEXTS, explain_record
 from layerlab.numerics.recorded.read_records import read_records
 from layerlab.numerics.recorded.record import TokenRecord, check_lengths, check_tokens
 from layerlab.numerics.recorded.recorded_gap import RecordedGap
@@ -139,7 +139,7 @@ def _pieces(
         if records:
             check_tokens(records, [one.tolist() for one in pieces], source)
         return pieces
-    ids = tuple(torch.tensor(one.token_ids) for one in records)
+    ids = tuple(torch.tensor(one.token_ids) for one in records[:TEXTS])
     return sequences(TextInput(source=source, ids=ids), subject)
 
 

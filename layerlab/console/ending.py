@@ -12,7 +12,8 @@ from typing import Any
 import typer
 
 from layerlab.console.tables import printable
-from layerlab.errors import INTERRUPTION, DamageWarning, Interrupted, UserError
+from layerlab.errors import INTERRUPTION, Interrupted, UserError
+from layerlab.system.logs import show_warnings
 from layerlab.system.signals import CtrlC, Stopped, hear, hear_ctrl_c
 from layerlab.system.write_errors import FULL, NO_TEMPORARY
 from layerlab.validation import short_repr
@@ -33,7 +34,7 @@ def run_app(app: Callable[..., Any]) -> int:
     if sys.stdout is None:
         return _say("standard output is closed; give it a place, or type > /dev/null", 1)
     with hear("SIGTERM"), hear("SIGHUP"), hear_ctrl_c() as interrupts, warnings.catch_warnings():
-        _show_warnings()
+        show_warnings(_say)
         code = _run(app, interrupts)
     try:
         sys.stdout.flush()
@@ -42,20 +43,6 @@ def run_app(app: Callable[..., Any]) -> int:
     except ValueError:
         return _say(CLOSED, 1)
     return code
-
-
-def _show_warnings() -> None:
-    """Show what layerlab itself warns of as one line of the command; the rest as Python does."""
-    usual = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *location: Any, **more: Any) -> None:
-        older_name = issubclass(category, FutureWarning) and "layerlab" in str(location[0])
-        if older_name or issubclass(category, DamageWarning):
-            _say(str(message))
-        else:
-            usual(message, category, *location, **more)
-
-    warnings.showwarning = show
 
 
 def _is_text(word: str) -> bool:

@@ -11,20 +11,25 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.errors import UserError
-from layerlab.system.write_errors import explain_write
+from layerlab.system.write_errors import (
+    LONGEST,
+    explain_write,
+    make_parents,
+    neighbour,
+    partial_name,
+)
 
 File = str | os.PathLike[str]
 Like = Callable[[Path], bool]
 # What stands under a name: a folder's device, number and last change; nothing where nothing does.
 Standing = tuple[int, ...]
 LARGEST = 256 << 20  # bytes of a file that is read whole
-LONGEST = 78  # characters of a name that what lies beside it has: in Chinese, 234 of 255 bytes
 # In a folder that is written as a whole: what was written, with its hashes: nothing else goes.
 OWN = ".written.json"
 
@@ -54,7 +59,7 @@ def write_folder(
         if before is None:
             _refuse_others(target, folder, what, like)
             before = _stand(target)
-        with _parents(target), _neighbour(target) as partial:
+        with make_parents(target), neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
             with suppress(OSError):  # safetensors heeds no umask: nobody else could read a model
@@ -84,7 +89,7 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> Standing:
         check_links(target)
         _refuse_others(target, folder, what, like)
         nearest = next(parent for parent in target.parents if parent.exists())
-        with _neighbour(nearest / target.name) as partial:
+        with neighbour(nearest / target.name) as partial:
             partial.mkdir()
         return _stand(target)
 
@@ -99,18 +104,43 @@ def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Pa
     Raises:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
+    with _half_written(path, content) as (partial, target):
+        if like is not None and target.exists() and not like(target):
+            partial.rename(kept := _beside(target, target.suffix))
+            raise UserError(
+                f"{path} came there while this ran, and stays; what was to be written is in "
+                f"{from_here(kept)}: move one of the two"
+            )
+        partial.replace(target)
+    return target
+
+
+def write_files(folder: Path, contents: Mapping[str, str]) -> None:
+    """Write several files into a folder, or none of them, as where the disk fills up.
+
+    Args:
+        contents: by the path in there; the first takes its name first.
+
+    Raises:
+        UserError: as `write_file`.
+    """
+    with ExitStack() as stack:
+        written = [
+            stack.enter_context(_half_written(folder / name, content))
+            for name, content in contents.items()
+        ]
+        for partial, target in written:
+            partial.replace(target)
+
+
+@contextmanager
+def _half_written(path: Path, content: str | bytes) -> Iterator[tuple[Path, Path]]:
+    """Write a file under a temporary name; yield that, and the one that it is to take."""
     with explain_write(path):
         target = _file_target(path)
-        with _parents(target), _neighbour(target) as partial:
+        with make_parents(target), neighbour(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
-            if like is not None and target.exists() and not like(target):
-                partial.rename(kept := _beside(target, target.suffix))
-                raise UserError(
-                    f"{path} came there while this ran, and stays; what was to be written is in "
-                    f"{from_here(kept)}: move one of the two"
-                )
-            partial.replace(target)
-    return target
+            yield partial, target
 
 
 def check_file(path: Path) -> None:
@@ -123,7 +153,7 @@ def check_file(path: Path) -> None:
         target = _file_target(path)
         # Rights do not tell of folders in which nobody can make a file: so one is made.
         nearest = next(parent for parent in target.parents if parent.exists())
-        with _neighbour(nearest / target.name) as partial:
+        with neighbour(nearest / target.name) as partial:
             partial.touch()
 
 
@@ -164,7 +194,7 @@ def force_to_disk(path: Path) -> None:
 def unshare(path: Path) -> None:
     """Give a file that is changed in place a copy of its own where another name shares it."""
     if path.stat().st_nlink > 1:
-        with _neighbour(path) as partial:
+        with neighbour(path) as partial:
             shutil.copyfile(path, partial)
             partial.replace(path)
 
@@ -346,7 +376,7 @@ def _swap(partial: Path, target: Path, like: Like | None, before: Standing) -> b
     except BaseException:
         _take_name(aside, target)
         raise
-    shutil.rmtree(aside.rename(_partial_name(target)), ignore_errors=True)
+    shutil.rmtree(aside.rename(partial_name(target)), ignore_errors=True)
     return True
 
 
@@ -367,34 +397,3 @@ def _beside(target: Path, ending: str = "") -> Path:
     while (found := target.with_name(f"{name}-{number}{ending}")).exists():
         number += 1
     return found
-
-
-def _partial_name(target: Path) -> Path:
-    return target.with_name(f".{target.name[:LONGEST]}.{uuid.uuid4().hex[:8]}.partial")
-
-
-@contextmanager
-def _neighbour(target: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `target`, removed in the end."""
-    partial = _partial_name(target)
-    try:
-        yield partial
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _parents(target: Path) -> Iterator[None]:
-    """Make the folders above `target`, and remove them again if the writing fails."""
-    made = [parent for parent in target.parents if not parent.exists()]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            for parent in made:
-                parent.rmdir()
-        raise

@@ -12,7 +12,8 @@ from threading import RLock
 from filelock import FileLock, Timeout
 
 from layerlab.errors import UserError
-from layerlab.system.files import LONGEST, check_links, resolve
+from layerlab.system.files import check_links, resolve
+from layerlab.system.write_errors import LONGEST
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}

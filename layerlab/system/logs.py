@@ -1,10 +1,27 @@
-"""Silences other libraries."""
+"""Silences other libraries, and shows warnings of layerlab's own as lines."""
 
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+from layerlab.errors import DamageWarning
+
+
+def show_warnings(say: Callable[[str], Any]) -> None:
+    """Show what layerlab itself warns of as one line of this process; the rest as Python does."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *location: Any, **more: Any) -> None:
+        older_name = issubclass(category, FutureWarning) and "layerlab" in str(location[0])
+        if older_name or issubclass(category, DamageWarning):
+            say(str(message))
+        else:
+            usual(message, category, *location, **more)
+
+    warnings.showwarning = show
 
 
 @contextmanager

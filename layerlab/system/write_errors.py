@@ -1,11 +1,13 @@
-"""Reasons why a write failed, by the operating system, also in a library's own words."""
+"""Places for what is half-written, and reasons why a write failed, by the operating system."""
 
 import errno
 import os
 import re
+import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ REASONS = {
     errno.ENAMETOOLONG: "the name is too long",
 }
 
+LONGEST = 78  # characters of a name that what lies beside it has: in Chinese, 234 of 255 bytes
 NO_TEMPORARY = "no folder for temporary files can be written to; set TMPDIR to one that can"
 
 
@@ -134,3 +137,35 @@ def explain_temporary(folder: str) -> Iterator[None]:
             f"cannot write temporary files to {Path(folder).parent}: {reason_of(found)}",
             "make room there, or set TMPDIR to another folder",
         ) from error
+
+
+def partial_name(target: Path) -> Path:
+    """Return a hidden name beside something that is written, which nothing else has."""
+    return target.with_name(f".{target.name[:LONGEST]}.{uuid.uuid4().hex[:8]}.partial")
+
+
+@contextmanager
+def neighbour(target: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `target`, removed in the end."""
+    partial = partial_name(target)
+    try:
+        yield partial
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def make_parents(target: Path) -> Iterator[None]:
+    """Make the folders above `target`, and remove them again if the writing fails."""
+    made = [parent for parent in target.parents if not parent.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for parent in made:
+                parent.rmdir()
+        raise

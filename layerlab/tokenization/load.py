@@ -172,8 +172,14 @@ def separator(tokenizer: PreTrainedTokenizerFast, name: str) -> int:
 
 
 def entries(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Return the size that a model's vocabulary needs: one more than the largest token."""
-    return max(tokenizer.get_vocab().values()) + 1
+    """Return the size that a model's vocabulary needs: one more than the largest token.
+
+    Raises:
+        UserError: it has no token.
+    """
+    if not (vocabulary := tokenizer.get_vocab()):
+        raise UserError("the tokenizer has no token at all; give the one that the model came with")
+    return max(vocabulary.values()) + 1
 
 
 def special_tokens(machine: Tokenizer) -> list[str]:

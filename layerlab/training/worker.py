@@ -18,6 +18,7 @@ from layerlab.errors import UserError
 from layerlab.records.heartbeat import LOG
 from layerlab.records.run_files import RECIPE, read_table
 from layerlab.system.locks import lock_folder
+from layerlab.system.logs import show_warnings
 from layerlab.system.signals import Stopped
 from layerlab.system.untrusted.trust import take_grants, trust
 
@@ -31,6 +32,7 @@ PARENT = "LAYERLAB_PARENT"
 # What a process says that fell over the end of another one, which knows the reason.
 LOST = "another process of this run has ended"
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torchrun and accelerate launch give to their processes
+_TURN = 5.0  # seconds in which the first process has the word
 _LOOK = 0.2  # seconds between two looks at it
 _GRACE = 300.0  # seconds for a last checkpoint
 
@@ -41,6 +43,7 @@ def main(arguments: list[str]) -> int:
     0: it is finished. 2: a user has to mend something, which the last line says. 128 and the
     number of a signal: it was asked to stop, and has left a checkpoint.
     """
+    show_warnings(_say)
     # Whoever runs torchrun does not name it.
     launcher = str(os.getppid()) if LAUNCHED in os.environ else None
     follow_parent(os.environ.get(PARENT, launcher))
@@ -110,6 +113,8 @@ def _finish(folder: Path) -> int:
     try:
         _carry(folder)
     except UserError as error:
+        if not _is_first():  # which mostly says the same, and whose end ends this one
+            time.sleep(_TURN)
         _say(str(error))
         return WRONG
     return 0

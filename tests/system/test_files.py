@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from layerlab.system.files import check_folder, from_here, write_folder
+from layerlab.system.files import check_folder, from_here, write_files, write_folder
 from layerlab.system.locks import lock_folder
+from tests.support.mounted import room
 from tests.support.refused import refuses
 
 
@@ -53,3 +54,16 @@ def test_weights_may_be_read_by_whom_the_umask_lets(umask, tmp_path):
     files = [path for path in out.rglob("*") if path.is_file()]
     assert len(files) == 4
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o666 & ~umask}
+
+
+def test_of_several_files_all_are_written_or_none(tmp_path):
+    write_files(tmp_path, {"numbers.json": "before", "report.html": "before"})
+    new = {"numbers.json": "after", "tables/runs.csv": "after", "report.html": "a" * 100}
+    with room(64):
+        refuses("report.html: no more could be written", write_files, tmp_path, new)
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {
+        "numbers.json": "before",
+        "report.html": "before",
+    }
+    write_files(tmp_path, new)
+    assert all((tmp_path / name).read_text() == text for name, text in new.items())

@@ -54,6 +54,8 @@ def test_every_string_comes_back(text):
 
 def test_entries_and_separator():
     assert entries(words()) == 280 and separator(words(), "x") == 0
+    nothing = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+    refuses("the tokenizer has no token at all; give the one", entries, nothing)
 
 
 def test_folders_and_files_are_loaded(tmp_path):

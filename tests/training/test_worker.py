@@ -16,7 +16,9 @@ import psutil
 import pytest
 import torch
 
+from layerlab.adaptation.pipeline import worker as stage_worker
 from layerlab.corpus.corpus import extent, prepare
+from layerlab.errors import UserError
 from layerlab.experiments.executors import local
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
 from layerlab.experiments.executors.process import ranks
@@ -26,6 +28,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.match import matched
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
+from layerlab.records.kept import warn_of_damage
 from layerlab.records.result import read_result
 from layerlab.records.run import read_record
 from layerlab.system.locks import is_locked, lock_folder
@@ -89,6 +92,29 @@ def test_a_folder_of_something_else_is_told_in_one_line(content, said, tmp_path,
 
 
 @pytest.mark.full
+def test_the_first_of_several_processes_has_the_word(tmp_path, monkeypatch, capsys):
+    """Whoever started them ends the others when it has spoken."""
+
+    def end(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", end)
+    monkeypatch.setenv("RANK", "1")
+    assert main([str(tmp_path)]) == 130 and not capsys.readouterr().err
+    monkeypatch.setenv("RANK", "0")
+    assert main([str(tmp_path)]) == 2 and capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("default::layerlab.errors.DamageWarning")
+@pytest.mark.parametrize("begin", [main, stage_worker.main])
+def test_what_a_process_finds_damaged_is_one_line(begin, tmp_path, monkeypatch, capsys):
+    with suppress(OSError, UserError):
+        begin([str(tmp_path)])
+    capsys.readouterr()
+    warn_of_damage("a table in the cache does not count")
+    assert capsys.readouterr().err == "a table in the cache does not count\n"
+
+
 def test_a_worker_carries_out_a_run_once(small, tmp_path, monkeypatch):
     folder = tmp_path / "runs" / small.name
     heard = Heard()

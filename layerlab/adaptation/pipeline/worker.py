@@ -14,6 +14,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import RECIPE
 from layerlab.system.files import write_file
+from layerlab.system.logs import show_warnings
 from layerlab.system.untrusted.trust import take_grants
 from layerlab.training.worker import PARENT, WRONG, follow_parent
 
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> int:
     0: it is finished. 2: a user has to mend something, which a file says: the last line may be that
     of a process that missed this one. 1: another process is gone.
     """
+    show_warnings(lambda line: print(line, file=sys.stderr, flush=True))
     follow_parent(os.environ.get(PARENT))
     folder = Path(arguments[0])
     try:

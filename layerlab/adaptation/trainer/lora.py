@@ -78,9 +78,14 @@ def check_learner(
     """Refuse a model that cannot be trained, or whose adapters cannot be merged where they are to.
 
     Raises:
-        UserError: as `check_entries`, `check_trained` and `check_mergeable`.
+        UserError: as `check_entries`, `check_trained` and `check_mergeable`; all is frozen.
     """
     check_entries(model, tokenizer)
+    if not lora and not any(one.requires_grad for one in model.parameters()):
+        raise UserError(
+            f"all weights of {type(model).__name__} are frozen, so that nothing would be learned; "
+            "call model.requires_grad_(True), or give the section lora"
+        )
     check_trained(model, find_trained_whole(model, lora) if lora else None)
     if lora and merge:
         check_mergeable(model, lora)

@@ -1,5 +1,6 @@
 """Records in a file of JSON lines, in any of the forms that are known."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,14 @@ def read_records(path: Path, vocabulary: int, tokenizer: Any = None) -> list[Tok
         raise UserError(
             f"the record {path} is no text in UTF-8; expected JSON, a line a text"
         ) from None
-    rows = _parse(text, path)
-    if not rows:
-        raise UserError(f"the record {path} is empty; expected {KNOWN}")
-    return [
+    found = [
         _read(one, vocabulary, tokenizer, f"{part}text {number} of {path}")
-        for number, row in enumerate(rows, 1)
+        for number, row in enumerate(_parse(text, path), 1)
         for part, one in _divide(row)
     ]
+    if not found:
+        raise UserError(f"the record {path} is empty; expected {KNOWN}")
+    return found
 
 
 def _divide(row: Any) -> Iterator[tuple[str, Any]]:
@@ -61,24 +62,25 @@ def _divide(row: Any) -> Iterator[tuple[str, Any]]:
         yield f"{name}[{number - 1}] of ", {**row, name: [one]}
 
 
-def _parse(text: str, path: Path) -> list[Any]:
+def _parse(text: str, path: Path) -> Iterator[Any]:
+    """Yield the rows of one JSON, or of a line at a time: a million of them take 1 GB together."""
     try:
         content = json_of(text) if text.strip() else []
     except ValueError:
         pass
     else:
-        return _flatten(content)
-    rows = []
+        yield from _flatten(content)
+        return
     # Not by splitlines, since texts in JSON may hold what separates lines elsewhere.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
+    for number, line in enumerate(re.finditer(r"[^\n]*\n?", text), 1):
+        if line[0].strip():
             try:
-                rows += _flatten(json_of(line))
+                content = json_of(line[0])
             except ValueError as error:
                 raise UserError(
                     f"line {number} of the record {path} is not JSON: {error}"
                 ) from None
-    return rows
+            yield from _flatten(content)
 
 
 def _flatten(content: Any) -> list[Any]:

@@ -114,7 +114,7 @@ def _is_adaptation(file: Path) -> bool:
 def save_adaptation(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html, result.json, tables/ and pictures/ into the folder of an adaptation.
 
-    Each file is written whole or not at all, and nothing else in the folder is touched.
+    All are written or none, and nothing else in the folder is touched.
 
     Args:
         content: what result.json holds.
@@ -133,15 +133,15 @@ def save_adaptation(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     # First: it tells that what lies beside it was written here.
     sealed = seal(json_values(content))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, indent=1)
-    files.write_file(folder / DATA, data + "\n")
+    contents = {DATA: data + "\n"}
     for name in _KEPT:
-        table = csv_of(pd.DataFrame(checked[name]))
-        files.write_file(folder / TABLES / f"{name}.csv", table)
+        contents[f"{TABLES}/{name}.csv"] = csv_of(pd.DataFrame(checked[name]))
     for kind in KINDS:
         drawing = comparison_svg.curve_picture(_race(checked, kind))
         if drawing:
-            files.write_file(folder / PICTURES / f"{kind}.svg", drawing)
-    return files.write_file(folder / PAGE, written)
+            contents[f"{PICTURES}/{kind}.svg"] = drawing
+    files.write_files(folder, {**contents, PAGE: written})
+    return folder / PAGE
 
 
 def _check(content: Mapping[str, Any]) -> Json:

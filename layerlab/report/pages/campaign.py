@@ -66,11 +66,8 @@ def save_campaign(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH)
     page = render(content, lang)
     text = json.dumps(content, ensure_ascii=False, indent=1)
     # First: it tells that what lies beside it was written here.
-    written = files.write_file(folder / PAGE, page)
-    files.write_file(folder / NUMBERS, text + "\n")
-    for name, drawn in campaign_pictures(content).items():
-        files.write_file(folder / name, drawn)
-    return written
+    files.write_files(folder, {PAGE: page, NUMBERS: text + "\n", **campaign_pictures(content)})
+    return folder / PAGE
 
 
 def _facts(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -99,7 +99,7 @@ def save_comparison(
 ) -> Path:
     """Write report.html, comparison.json, tables/ and pictures/ into the folder of a comparison.
 
-    Each file is written whole or not at all, and nothing else in the folder is touched.
+    All are written or none, and nothing else in the folder is touched.
 
     Args:
         content: what comparison.json holds.
@@ -119,15 +119,15 @@ def save_comparison(
     kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
     sealed = seal(json_values(kept))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    files.write_file(folder / run_files.COMPARISON, data + "\n")
-    _write_tables(checked, folder, [*_HEADS, *(one for one in _IF_ANY if checked[one])])
+    contents = {run_files.COMPARISON: data + "\n"}
+    contents |= _tables(checked, [*_HEADS, *(one for one in _IF_ANY if checked[one])])
     drawn = {**comparison_svg.pictures(checked), **ladder_pictures(checked)}
+    contents |= {f"{PICTURES}/{name}": drawing for name, drawing in drawn.items() if drawing}
+    files.write_files(folder, {**contents, PAGE: written})
     for name, drawing in drawn.items():
-        if drawing:
-            files.write_file(folder / PICTURES / name, drawing)
-        else:  # of an earlier comparison
+        if not drawing:  # of an earlier comparison
             (folder / PICTURES / name).unlink(missing_ok=True)
-    return files.write_file(folder / PAGE, written)
+    return folder / PAGE
 
 
 def check_run_page(folder: Path) -> None:
@@ -158,8 +158,9 @@ def save_run(folder: Path, lang: str = ENGLISH) -> Path:
     """
     check_run_page(folder)
     checked = _check(run_files.describe_single(folder))
-    _write_tables(checked, folder, [*_CURVES, *(["monitor"] if checked["monitor"] else [])])
-    return files.write_file(folder / PAGE, _render(checked, lang, single=True))
+    tables = _tables(checked, [*_CURVES, *(["monitor"] if checked["monitor"] else [])])
+    files.write_files(folder, {**tables, PAGE: _render(checked, lang, single=True)})
+    return folder / PAGE
 
 
 def view(content: Mapping[str, Any]) -> Json:
@@ -299,12 +300,15 @@ def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[
     }
 
 
-def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:
+def _tables(content: Mapping[str, Any], names: Sequence[str] | Json) -> dict[str, str]:
+    """Return tables as CSV by the paths of their files."""
+    found = {}
     for name in names:
         rows = [{key: _cell(one) for key, one in row.items()} for row in _rows(content, name)]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_HEADS[name]))
         written = csv_of(table).encode("utf-8", "backslashreplace").decode()
-        files.write_file(folder / TABLES / f"{name}.csv", written)
+        found[f"{TABLES}/{name}.csv"] = written
+    return found
 
 
 def _cell(value: Any) -> Any:

@@ -28,7 +28,7 @@ from layerlab.report.results.schema import SCHEMA, check_schema, explain_damage
 from layerlab.report.views.tables import decode_table, empty, encode_table, tidy, write_tables
 from layerlab.system import files
 from layerlab.system.own_page import is_own_page
-from layerlab.validation import short_repr, suggest
+from layerlab.validation import expand_home, short_repr, suggest
 
 # A notebook keeps every page it shows in its own file; plotly.js alone is 0.7 MB of it.
 NOTEBOOK_BYTES = 12_000_000
@@ -157,7 +157,7 @@ class Report:
                     shutil.rmtree(empty_folder / place.FIGURES)
                     undrawn.append(error)
 
-        self._folder = place.write_folder(Path(folder), fill, before=before)
+        self._folder = place.write_folder(expand_home(folder), fill, before=before)
         if undrawn:
             raise UserError(f"{undrawn[0]}; all else is in {self._folder}")
         return self._folder
@@ -169,7 +169,7 @@ class Report:
             UserError: the file cannot be written, or is none of layerlab's pages; there is no page
                 in this language.
         """
-        page = Path(path)
+        page = expand_home(path)
         if os.path.isfile(page) and not is_own_page(page):  # noqa: PTH113 (of any name)
             raise UserError(
                 f"{page} is there and is no page of layerlab; name another file: type "

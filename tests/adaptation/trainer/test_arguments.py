@@ -18,8 +18,9 @@ from layerlab.adaptation.trainer.arguments import (
     step_counts,
     trainer_arguments,
 )
-from layerlab.recipes.adaptation_sections import StepSection
-from tests.adaptation.small import llama
+from layerlab.adaptation.trainer.lora import check_learner
+from layerlab.recipes.adaptation_sections import LoraSection, StepSection
+from tests.adaptation.small import llama, words
 from tests.support.refused import refuses
 
 share: Any = getattr(split_batch, "__wrapped__", split_batch)
@@ -76,6 +77,13 @@ def test_weights_that_do_not_learn_may_have_few_digits():
     model = llama().to(torch.bfloat16)
     refuses("in bfloat16, in which most updates are rounded away", check_trained, model)
     check_trained(model.requires_grad_(False))
+
+
+def test_a_model_of_which_nothing_is_trained_is_refused():
+    frozen, adapters = llama().requires_grad_(False), LoraSection()
+    said = "all weights of LlamaForCausalLM are frozen, so that nothing would be learned; call"
+    refuses(said, check_learner, frozen, words(), None, merge=False)
+    check_learner(frozen, words(), adapters, merge=False)
 
 
 def test_the_context_of_a_wrapped_model_is_its_own():

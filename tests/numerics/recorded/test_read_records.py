@@ -7,6 +7,7 @@ import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.numerics.recorded.explain import TEXTS
 from layerlab.numerics.recorded.read_records import read_records
 from layerlab.numerics.recorded.record import TokenRecord, check_lengths, check_tokens
 from tests.numerics.recorded.recording import write
@@ -297,7 +298,7 @@ def test_what_is_wrong_is_told_in_a_line(row, said, tmp_path):
     [
         (b"", "is empty; expected"),
         (b"\n \n", "is empty; expected"),
-        (b'{"token_ids": [5]}\nno\n', "line 2 of the record"),
+        (b'{"token_ids": [5, 7], "logprobs": [null, -1]}\nno\n', "line 2 of the record"),
         (b"\xff\xfe", "is no text in UTF-8; expected JSON"),
     ],
 )
@@ -333,3 +334,25 @@ def test_a_record_longer_than_the_context_is_told_without_advice_to_cut_it(tmp_p
     assert said.startswith(f"text 1 of {path}")
     for most in (3, None):
         check_lengths([WANTED], most, "it", "its model")
+
+
+def test_lines_are_read_one_after_another(tmp_path):
+    """A million of them at once took 1 GB more."""
+    path = write(tmp_path, PLAIN, {"token_ids": [1]})
+    path.write_text(f"{path.read_text()}\nno JSON")
+    refuses("text 2 of", read_records, path, VOCABULARY)
+    path.write_text(f"\n{json.dumps(PLAIN)}\n\nno JSON")
+    refuses("line 4 of the record .* is not JSON", read_records, path, VOCABULARY)
+
+
+def test_no_text_is_prepared_that_is_not_read(tmp_path, monkeypatch):
+    seen = []
+
+    def look(text, subject):
+        seen.extend(text.ids)
+        raise UserError("seen")
+
+    monkeypatch.setattr("layerlab.api.gap.sequences", look)
+    path = write(tmp_path, *[PLAIN] * (TEXTS + 1))
+    refuses("seen", layerlab.gap, "llama", logprobs=path, progress=False)
+    assert len(seen) == TEXTS

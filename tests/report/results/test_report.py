@@ -267,3 +267,8 @@ def test_a_remark_is_called_one_in_its_count_and_in_its_line():
 def test_a_finding_reads_as_one_line():
     finding = Finding(id="f", severity="info", model="m", sentence="S", advice="A.", source="Own")
     assert finding.text == "m: S [Own]"
+
+
+def test_what_is_no_path_is_refused():
+    for write in (report().save, report().to_html):
+        refuses("the path is None; expected a text or a pathlib.Path", write, None)
