@@ -91,9 +91,8 @@ def test_a_folder_of_something_else_is_told_in_one_line(content, said, tmp_path,
     assert "cannot read" in lines[0] and lines[1].startswith("type: python -m")
 
 
-@pytest.mark.full
 def test_the_first_of_several_processes_has_the_word(tmp_path, monkeypatch, capsys):
-    """Whoever started them ends the others when it has spoken."""
+    # Whoever started them ends the others when it has spoken.
 
     def end(seconds: float) -> None:
         raise KeyboardInterrupt
@@ -115,6 +114,7 @@ def test_what_a_process_finds_damaged_is_one_line(begin, tmp_path, monkeypatch, 
     assert capsys.readouterr().err == "a table in the cache does not count\n"
 
 
+@pytest.mark.full
 def test_a_worker_carries_out_a_run_once(small, tmp_path, monkeypatch):
     folder = tmp_path / "runs" / small.name
     heard = Heard()

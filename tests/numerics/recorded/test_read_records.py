@@ -337,7 +337,7 @@ def test_a_record_longer_than_the_context_is_told_without_advice_to_cut_it(tmp_p
 
 
 def test_lines_are_read_one_after_another(tmp_path):
-    """A million of them at once took 1 GB more."""
+    # A million of them at once took 1 GB more.
     path = write(tmp_path, PLAIN, {"token_ids": [1]})
     path.write_text(f"{path.read_text()}\nno JSON")
     refuses("text 2 of", read_records, path, VOCABULARY)
