@@ -92,8 +92,8 @@ REASONS = {
     "training/worker.py _serve": "appends to the log of a locked run",
     "variants/template.py _place": "links a whole file to a name that nothing has",
 }
-# Here all others write.
-MECHANISM = "system/files.py"
+# Here all others write; the second names what is half-written.
+MECHANISM = {"system/files.py", "system/write_errors.py"}
 
 
 def _writes(call: ast.Call) -> bool:
@@ -135,7 +135,7 @@ def test_everything_is_written_through_one_mechanism_or_is_named_here():
     found = {
         f"{name} {one}"
         for name, path in files
-        if name != MECHANISM
+        if name not in MECHANISM
         for one in writers(path.read_text("utf-8"))
     }
     assert found - set(REASONS) == set(), "write with layerlab.system.files, or say why not"
