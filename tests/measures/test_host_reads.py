@@ -36,7 +36,7 @@ OPERATIONS = {
 # two sequences.
 HEADS, HEAD_OPERATIONS = ("spectrum", "attention"), 3100
 
-FIRST_GAIN = 2500
+FIRST_GAIN = 2450
 
 DECOMPOSED = {"eigh", "eigvalsh", "svd", "svdvals", "matrix_norm"}
 
@@ -118,11 +118,9 @@ def test_no_measure_waits_more_than_three_times_for_a_layer(tiny, cut_for_an_acc
         if name in HEADS:
             continue
         for counts in calls:
-            if sequence == 1:
-                assert sum(counts.reads.values()) <= 3, (name, counts.reads)
+            assert sum(counts.reads.values()) <= 3, (name, counts.reads)
+            if sequence == 1:  # with the first the weights are read, once for a layer
                 assert sum(counts.operations.values()) <= OPERATIONS[name], name
-            else:  # with the first sequence the weights are read, once for a layer
-                assert sum(counts.reads.values()) <= 5, (name, counts.reads)
 
 
 @pytest.mark.full
@@ -133,7 +131,7 @@ def test_weights_wider_than_the_host_decomposes_are_bounded_in_few_operations(
     wide = {"hidden_size": 320, "intermediate_size": 640, "vocab_size": 64}
     found = of_each_record(tiny("llama", **{**SHAPE, **wide}), names=["gain", *HEADS])
     for counts in found["gain", 0]:
-        assert counts.operations.total() <= FIRST_GAIN and counts.reads.total() <= 8
+        assert counts.operations.total() <= FIRST_GAIN and counts.reads.total() <= 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,25 +9,22 @@ computed again from that form, and the bound is given only where this reproduces
 computed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import inf, nan, sqrt
 
 from torch import Tensor
 
-from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.attention_pass import heads_of
 from layerlab.measures.support.sublayer_bounds import (
     CONTRACTION,
-    CheckedForm,
     Constants,
     attention_bound,
-    check_attention,
-    check_feedforward,
+    certified_constants,
     contraction,
     feedforward_bound,
-    sublayer_constants,
+    find_constants,
 )
 from layerlab.measures.support.sublayer_forms import rounding
 from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
@@ -35,30 +32,28 @@ from layerlab.observe.tracing.device_schedule import read_host, read_numbers, wi
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import Hidden
 
-_CHECKS: dict[str, Callable[[Layer, Sublayer], CheckedForm]] = {
-    "attention": check_attention,
-    "ffn": check_feedforward,
-}
-
 
 def _names(layer: Layer) -> list[str]:
-    return [name for name in _CHECKS if name in layer.sublayers]
+    return [name for name in ("attention", "ffn") if name in layer.sublayers]
 
 
-def _keep_constants(layer: Layer, run: MeasureContext) -> None:
-    """Compute the constants from the first sequence, and keep them for the others."""
-    forms: dict[str, CheckedForm] = {}
-    for name in _names(layer):
-        if (layer.layer, name) in run.memory:
-            continue
-        try:
-            forms[name] = _CHECKS[name](layer, layer.sublayers[name])
-        except NotApplicable as error:
-            run.memory[layer.layer, name] = Constants(refused=str(error))
-            remark = f"bound: not applicable to {name} of {{layers}}, because {error}"
-            run.note_layer(f"bound ({name})", remark, layer.layer)
-    for name, constants in zip(forms, sublayer_constants(list(forms.values())), strict=True):
+def _list_open(layer: Layer, run: MeasureContext) -> list[str]:
+    """Return the sublayers whose constants no sequence has brought so far."""
+    return [name for name in _names(layer) if (layer.layer, name) not in run.memory]
+
+
+def _keep(layer: Layer, run: MeasureContext, found: Mapping[str, Constants]) -> None:
+    """Keep the constants that the first sequence brings for the others."""
+    for name, constants in found.items():
         run.memory[layer.layer, name] = constants
+        if constants.refused is not None:
+            remark = f"bound: not applicable to {name} of {{layers}}, because {constants.refused}"
+            run.note_layer(f"bound ({name})", remark, layer.layer)
+
+
+def _learn(layer: Layer, run: MeasureContext) -> None:
+    """Keep the constants of a record whose rows need not be read."""
+    _keep(layer, run, certified_constants(layer, _list_open(layer, run)))
 
 
 def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tensor]:
@@ -146,9 +141,18 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    _keep_constants(layer, run)
-    numbers = {name: _numbers(layer, name, run) for name in _names(layer)}
-    found = iter(read_host([number for part in numbers.values() for number in part.values()]))
+    constants = find_constants(layer, _list_open(layer, run))
+    while True:
+        # As a rule the first factors certify the norms: nothing waits for them alone.
+        lacking = constants.norms.factor()
+        _keep(layer, run, constants.values())
+        numbers = {name: _numbers(layer, name, run) for name in _names(layer)}
+        asked = [number for part in numbers.values() for number in part.values()]
+        read = read_host([*lacking, *asked])
+        constants.norms.judge(read[: len(lacking)])
+        if not constants.norms.missing:
+            break
+    found = iter(read[len(lacking) :])
     for name, part in numbers.items():
         yield _row(layer, name, run, {key: float(next(found)) for key in part})
 
@@ -188,7 +192,7 @@ MEASURES = (
         needs=frozenset({"stream", "attention", "weights"}),
         resumes=True,
         read=read,
-        learn=_keep_constants,
+        learn=_learn,
         heads=lambda options: CONTRACTION,
         bound=(
             Bound(

@@ -33,6 +33,7 @@ from layerlab.observe.architecture.head_weights import matrices
 from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.observe.architecture.weight_matrices import EXPERT
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
+from layerlab.observe.tracing.host_steps import run_steps
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Map
@@ -179,7 +180,7 @@ def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
             )
             for numbers in alike.values()
         ]
-        converge(runs)
+        run_steps(converge(runs))
         read = read_host([run.norms() for run in runs])
         for numbers, norms in zip(alike.values(), read, strict=True):
             for number, norm in zip(numbers, norms.tolist(), strict=True):

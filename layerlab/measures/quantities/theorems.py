@@ -21,6 +21,7 @@ from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.activations import list_series
 from layerlab.measures.support.augmented_attention import (
     WIDER,
+    Shortcut,
     attend,
     bound_change,
     bound_record,
@@ -30,14 +31,11 @@ from layerlab.measures.support.augmented_attention import (
 )
 from layerlab.measures.support.centring import precise
 from layerlab.measures.support.sublayer_bounds import (
-    CheckedForm,
     Constants,
-    check_attention,
-    check_feedforward,
+    certified_constants,
     feedforward_bound,
-    sublayer_constants,
 )
-from layerlab.measures.support.sublayer_forms import Shortcut, rounding
+from layerlab.measures.support.sublayer_forms import rounding
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
@@ -224,13 +222,22 @@ def _add_stacks(
         )
 
 
+def _take(constants: Constants) -> Constants:
+    if constants.refused is not None:
+        raise NotApplicable(constants.refused)
+    return constants
+
+
 def _read_layer(layer: Layer, found: _TheoremRows) -> None:
     """Add the rows of one layer, or say why there are none."""
     kept: dict[str, Any] = {"attention": None, "shortcut": None, "ffn": None}
+    constants = certified_constants(
+        layer, [one for one in ("attention", "ffn") if one in layer.sublayers]
+    )
     tried = {
-        "attention": lambda: check_attention(layer, layer.sublayers["attention"]),
+        "attention": lambda: _take(constants["attention"]),
         "shortcut": lambda: find_shortcut(layer),
-        "ffn": lambda: check_feedforward(layer, layer.sublayers["ffn"]),
+        "ffn": lambda: _take(constants["ffn"]),
     }
     complete = True
     for name, find in tried.items():
@@ -242,8 +249,6 @@ def _read_layer(layer: Layer, found: _TheoremRows) -> None:
         except NotApplicable as reason:
             complete = False
             found.refuse(name, reason, layer.layer)
-    forms = {name: form for name, form in kept.items() if isinstance(form, CheckedForm)}
-    kept |= zip(forms, sublayer_constants(list(forms.values())), strict=True)
     attention, shortcut, feedforward = kept.values()
     if "attention" in layer.sublayers and layer.entered is not None:
         read = layer.sublayers["attention"].entered

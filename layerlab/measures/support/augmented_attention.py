@@ -4,13 +4,30 @@ A model's own modules are held against the form that the theorems speak of, also
 run on other features than those of the text.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
+from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
 from layerlab.measures.support.golub_kahan import spectral_bounds
 from layerlab.measures.support.sublayer_bounds import Constants, attention_bound, contraction
-from layerlab.measures.support.sublayer_forms import Shortcut, attention_fit, shortcut_fit
+from layerlab.measures.support.sublayer_forms import (
+    ACTIVATED,
+    ROWS,
+    Linear,
+    apply_linear,
+    attention_fit,
+    choose_loosest,
+    measure_gap,
+    rounding,
+)
+from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.device_schedule import read_host
+from layerlab.observe.tracing.host_steps import run_steps
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import Hidden, Scalar
 
@@ -20,6 +37,22 @@ OTHER = (
 )
 WIDER = "attention gives features of another width than it reads"
 APART = "no sum in the block shows that its shortcut joins the stream beside attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortcut:
+    """The form of a shortcut beside attention: the sum over its paths of act(z Theta) W.
+
+    Attributes:
+        paths: of each its matrix, and what follows the activation if anything does.
+    """
+
+    paths: tuple[tuple[Linear, ...], ...]
+    activation: Elementwise
+
+    def value(self, entered: Hidden) -> Hidden:
+        """Return what the form gives, in float32."""
+        return _follow(self.paths, entered.float(), self.activation.function)
 
 
 def shortcut_bound(shortcut: Shortcut, entered: Hidden) -> Scalar:
@@ -91,7 +124,8 @@ def attend(layer: Layer, entered: Hidden) -> tuple[Hidden, AttentionRecord]:
     left, record = layer.attend(entered)
     if left.shape != entered.shape:
         raise NotApplicable(WIDER)
-    fit = attention_fit(record, layer.weights, Sublayer(entered=entered, left=left, branch=None))
+    ran = Sublayer(entered=entered, left=left, branch=None)
+    fit = run_steps(attention_fit(record, layer.weights, ran))
     if not fit.holds:
         raise NotApplicable("on other features its value path is not the linear map of Theorem 2")
     return left, record
@@ -131,3 +165,64 @@ def bound_change(before: AttentionRecord, after: AttentionRecord, constants: Con
         norms.append(torch.linalg.matrix_norm(delta - delta.mean(1, keepdim=True), 2))
     moved = torch.cat(norms).to(constants.values)
     return attention_bound(moved, constants.values, constants.output)[0]
+
+
+def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
+    """Return the form that gives the output of a shortcut beside attention, if any.
+
+    Source: pangu23, equation 5 and section 4.1.
+    """
+    assert sublayer.joins is not None
+    step = -(-len(sublayer.entered) // ROWS)
+    entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
+    paths = _list_paths(sublayer.joins)
+    if not paths or not all(_is_passed(entered, path, left) for path in paths):
+        return None
+    depth = sum(one.weight.shape[0] for one in paths[0])
+    slack = min(rounding(sublayer.left.dtype, depth), ACTIVATED)
+    sizes = []
+    for one in ACTIVATIONS:
+        gap = _follow(paths, entered, one.function) - left
+        sizes.append(measure_gap(gap, _follow_noise(paths, entered, one) + left.square()))
+    forms = [Shortcut(paths=paths, activation=one) for one in ACTIVATIONS]
+    return choose_loosest(forms, read_host([torch.stack(sizes)])[0], slack)
+
+
+def _list_paths(root: nn.Module) -> tuple[tuple[Linear, ...], ...]:
+    """Return the linear maps of a shortcut, those of one parent as one path."""
+    found: dict[str, list[Linear]] = {}
+    for path, weight, bias in linear_maps(root):
+        one = Linear(weight=weight.float().T, bias=0.0 if bias is None else bias.float())
+        found.setdefault(path.rpartition(".")[0], []).append(one)
+    return tuple(map(tuple, found.values()))
+
+
+def _is_passed(entered: Hidden, path: Sequence[Linear], left: Hidden) -> bool:
+    sizes = (entered.shape[1], *(side for one in path for side in one.weight.shape), left.shape[1])
+    return len(path) in (1, 2) and sizes[0::2] == sizes[1::2]
+
+
+def _follow(
+    paths: Sequence[Sequence[Linear]], entered: Hidden, act: Callable[[Tensor], Tensor]
+) -> Hidden:
+    total = torch.zeros(())
+    for first, *rest in paths:
+        made = act(entered @ first.weight + first.bias)
+        for one in rest:
+            made = made @ one.weight + one.bias
+        total = total.to(made) + made
+    return total
+
+
+def _follow_noise(
+    paths: Sequence[Sequence[Linear]], entered: Hidden, activation: Elementwise
+) -> Hidden:
+    """Return the variance of the rounding of a sum of paths, in units of one rounding."""
+    total = torch.zeros(())
+    for first, *rest in paths:
+        given, error = apply_linear(entered, first)
+        made = activation.slope(given) ** 2 * error + activation.function(given).square()
+        for one in rest:
+            made = made @ one.weight.square()
+        total = total.to(made) + made
+    return total

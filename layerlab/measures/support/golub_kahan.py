@@ -17,7 +17,8 @@ from torch import Tensor
 from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.support.centring import form_gram, precise
 from layerlab.measures.support.lanczos import Krylov
-from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
+from layerlab.observe.tracing.device_schedule import device_schedule, widen
+from layerlab.observe.tracing.host_steps import Steps, run_steps, together
 from layerlab.shapes import Map, Scalar
 
 Vector = Float[Tensor, " size"]
@@ -161,24 +162,86 @@ def largest_singular(runs: Sequence[GolubKahan]) -> list[Ritz]:
     Raises:
         NotApplicable: maps are not the transpose of each other, or a product is not finite.
     """
-    converge(runs)
+    run_steps(converge(runs))
     return [run.found for run in runs]
 
 
-def converge(runs: Sequence[GolubKahanRun]) -> None:
-    """Let every run go on until it has settled; the host waits for all of them at once."""
+def converge(runs: Sequence[GolubKahanRun], skipped: int = 0) -> Steps[None]:
+    """Let every run go on until it has settled; the host waits for all of them at once.
+
+    Args:
+        runs: they lie on one device.
+        skipped: readings that are left out at first, where it waits for them.
+    """
     if not runs:
         return
     schedule = device_schedule(runs[0].device)
-    interval = schedule.sync_interval
+    interval = schedule.sync_interval * schedule.sync_growth**skipped
     while active := [run for run in runs if not run.settled]:
         for run in active:
             for _ in range(min(interval, run.steps_left)):
                 run.advance()
-        evidence = read_host([run.evidence() for run in active])
+        evidence = yield [run.evidence() for run in active]
         for run, read in zip(active, evidence, strict=True):
             run.judge(read)
         interval *= schedule.sync_growth
+
+
+class SpectralBounds:
+    """Spectral norms of batches of matrices, which some of them may still exceed.
+
+    Those whose shorter sides are as long are read side by side.
+
+    Attributes:
+        missing: the norms that no factor certifies as yet.
+    """
+
+    def __init__(self, matrices: Sequence[AnyBatch]) -> None:
+        alike: dict[tuple[int, torch.device], list[int]] = {}
+        for number, matrix in enumerate(matrices):
+            alike.setdefault((min(matrix.shape[-2:]), matrix.device), []).append(number)
+        self._numbers = list(alike.values())
+        self._parts = [_CertifiedBounds([matrices[one] for one in each]) for each in self._numbers]
+        self.missing: list[tuple[_CertifiedBounds, list[int]]] = []
+
+    def approach(self) -> Steps[None]:
+        """Find the norms from below."""
+        small = [one for one in self._parts if one.gram.shape[1] <= SMALL]
+        large = [one for one in self._parts if one not in small]
+        # Few have converged before the last step.
+        yield from together(_decompose(small), converge(large, skipped=1))
+        self.missing = [(one, list(range(len(one.gram)))) for one in large]
+
+    def certify(self) -> Steps[None]:
+        """Raise the norms until a factor certifies each."""
+        while self.missing:
+            self.judge((yield self.factor()))
+
+    def factor(self) -> list[Tensor]:
+        """Return which of the missing norms have no factor; with each call more is tried."""
+        return [one.factor(numbers) for one, numbers in self.missing]
+
+    def judge(self, lacking: Sequence[Tensor]) -> None:
+        """Keep as missing what has no factor."""
+        self.missing = [
+            (one, left)
+            for (one, numbers), read in zip(self.missing, lacking, strict=True)
+            if (left := [number for number, no in zip(numbers, read.tolist(), strict=True) if no])
+        ]
+
+    def values(self) -> list[Tensor]:
+        """Return the norms, never below the true ones unless they are missing."""
+        found = dict[int, Tensor]()
+        for numbers, one in zip(self._numbers, self._parts, strict=True):
+            found.update(zip(numbers, one.bounds(), strict=True))
+        return [found[number] for number in range(len(found))]
+
+
+def _decompose(bounds: Sequence["_CertifiedBounds"]) -> Steps[None]:
+    """Find the largest eigenvalues of small matrices on the host."""
+    if bounds:
+        for one, gram in zip(bounds, (yield [one.gram for one in bounds]), strict=True):
+            one.found = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).to(one.gram)
 
 
 def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
@@ -188,33 +251,15 @@ def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
 
     m is the shorter side. t is what Lanczos found, raised until there is a factor: as a rule once,
     by as much as the rounding of product and factor, n m u t and (m + 1) m u t, can be. Of small
-    matrices t is the largest eigenvalue, which the host finds. Those whose shorter sides are as
-    long are read side by side.
+    matrices t is the largest eigenvalue, which the host finds.
 
     Source: golub13, sections 4.2 and 10.1.
     Unit: that of the weights.
     """
-    alike: dict[tuple[int, torch.device], list[int]] = {}
-    for number, matrix in enumerate(matrices):
-        alike.setdefault((min(matrix.shape[-2:]), matrix.device), []).append(number)
-    bounds = [_CertifiedBounds([matrices[one] for one in numbers]) for numbers in alike.values()]
-    small = [one for one in bounds if one.gram.shape[1] <= SMALL]
-    for one, gram in zip(small, read_host([one.gram for one in small]), strict=True):
-        one.found = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).to(one.gram)
-    large = [one for one in bounds if one not in small]
-    converge(large)
-    uncertified = [(one, list(range(len(one.gram)))) for one in large]
-    while uncertified:
-        missing = read_host([one.factor(numbers) for one, numbers in uncertified])
-        uncertified = [
-            (one, left)
-            for (one, numbers), read in zip(uncertified, missing, strict=True)
-            if (left := [number for number, no in zip(numbers, read.tolist(), strict=True) if no])
-        ]
-    found = dict[int, Tensor]()
-    for numbers, one in zip(alike.values(), bounds, strict=True):
-        found.update(zip(numbers, one.bounds(), strict=True))
-    return [found[number] for number in range(len(matrices))]
+    bounds = SpectralBounds(matrices)
+    run_steps(bounds.approach())
+    run_steps(bounds.certify())
+    return bounds.values()
 
 
 class StackedNorms:

@@ -4,8 +4,9 @@ Theorem 2 bounds attention by sqrt(lambda H) s v1, Theorems 3 and 7 a feed-forwa
 a gated one is bounded on the range that its gate takes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import nan, sqrt
 
@@ -16,18 +17,18 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.support.activations import Elementwise
 from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
-from layerlab.measures.support.golub_kahan import AnyBatch, spectral_bounds
+from layerlab.measures.support.golub_kahan import AnyBatch, SpectralBounds, spectral_bounds
 from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
     FeedForward,
     attention_fit,
-    feedforward_fit,
-    feedforward_maps,
     is_routed,
+    sift_feedforward,
 )
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.host_steps import Steps, run_steps, together
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
 
@@ -163,24 +164,101 @@ class Constants:
     refused: str | None = None
 
 
+Check = Callable[[Layer, Sublayer], "Steps[CandidateForm]"]
+Build = Callable[[Sequence[Tensor]], Constants]
+"""Makes the constants of a sublayer of the norms of its matrices."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class CheckedForm:
-    """The matrices of a sublayer that has a form with a bound, and what their norms make of it."""
+class CandidateForm:
+    """The form with a bound that a sublayer seems to have.
+
+    Attributes:
+        matrices: those whose norms are in the bound.
+        confirm: returns what their norms make of it, once nothing speaks against it any more.
+    """
 
     matrices: Sequence[AnyBatch]
-    constants: Callable[[Sequence[Tensor]], Constants]
+    confirm: Steps[Build]
 
 
-def sublayer_constants(forms: Sequence[CheckedForm]) -> list[Constants]:
-    """Return what the weights of sublayers bring to their bounds; all are read side by side.
+class SublayerConstants:
+    """What the weights of sublayers bring to their bounds, as far as their norms are certified.
+
+    Attributes:
+        norms: of the matrices of all of them.
+    """
+
+    def __init__(self, forms: Mapping[str, CandidateForm]) -> None:
+        self._forms = forms
+        self._builds: Sequence[Build] = ()
+        self.norms = SpectralBounds([one for form in forms.values() for one in form.matrices])
+
+    def approach(self) -> Steps[None]:
+        """Find the norms from below, beside the last checks of the forms: few are refused there."""
+        confirmed = together(*(_confirm(form) for form in self._forms.values()))
+        self._builds, _ = yield from together(confirmed, self.norms.approach())
+
+    def values(self) -> dict[str, Constants]:
+        """Return the constants of each sublayer, or why it has none."""
+        norms = iter(self.norms.values())
+        return {
+            name: build(list(islice(norms, len(form.matrices))))
+            for (name, form), build in zip(self._forms.items(), self._builds, strict=True)
+        }
+
+
+def find_constants(layer: Layer, names: Sequence[str]) -> SublayerConstants:
+    """Return what the weights of a layer's sublayers bring to their bounds; none is certified yet.
 
     Source: pangu23, Theorems 2, 3 and 7.
     """
-    norms = iter(spectral_bounds([matrix for form in forms for matrix in form.matrices]))
-    return [form.constants(list(islice(norms, len(form.matrices)))) for form in forms]
+    checks = {"attention": check_attention, "ffn": check_feedforward}
+
+    def find() -> Steps[SublayerConstants]:
+        forms = yield from together(*(_check(checks[name], layer, name) for name in names))
+        found = SublayerConstants(dict(zip(names, forms, strict=True)))
+        yield from found.approach()
+        return found
+
+    return run_steps(find())
 
 
-def check_attention(layer: Layer, sublayer: Sublayer) -> CheckedForm:
+def certified_constants(layer: Layer, names: Sequence[str]) -> dict[str, Constants]:
+    """Return what the weights of a layer's sublayers bring to their bounds.
+
+    Source: pangu23, Theorems 2, 3 and 7.
+    """
+    found = find_constants(layer, names)
+    run_steps(found.norms.certify())
+    return found.values()
+
+
+def _check(check: Check, layer: Layer, name: str) -> Steps[CandidateForm]:
+    try:
+        return (yield from check(layer, layer.sublayers[name]))
+    except NotApplicable as error:
+        return CandidateForm(matrices=[], confirm=_give(_refuse(error)))
+
+
+def _confirm(form: CandidateForm) -> Steps[Build]:
+    try:
+        return (yield from form.confirm)
+    except NotApplicable as error:
+        return _refuse(error)
+
+
+def _refuse(error: NotApplicable) -> Build:
+    refused = Constants(refused=str(error))
+    return lambda norms: refused
+
+
+def _give(build: Build) -> Steps[Build]:
+    yield from ()
+    return build
+
+
+def check_attention(layer: Layer, sublayer: Sublayer) -> Steps[CandidateForm]:
     """Return the form of attention that Theorem 2 speaks of, once it has been computed again.
 
     Source: pangu23, Theorem 2.
@@ -195,7 +273,7 @@ def check_attention(layer: Layer, sublayer: Sublayer) -> CheckedForm:
         raise NotApplicable(SINKS)
     if weights is None or weights.value is None or weights.output is None:
         raise NotApplicable(_missing(weights))
-    fit = attention_fit(attended, weights, sublayer)
+    fit = yield from attention_fit(attended, weights, sublayer)
     if not fit.holds:
         raise NotApplicable(
             "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
@@ -203,13 +281,13 @@ def check_attention(layer: Layer, sublayer: Sublayer) -> CheckedForm:
         )
     heads = attended.heads
 
-    def constants(norms: Sequence[Tensor]) -> Constants:
+    def build(norms: Sequence[Tensor]) -> Constants:
         each, output = norms
         values = each.repeat_interleave(heads // len(each))
         return Constants(size=sqrt(heads) * values.max() * output, values=values, output=output)
 
     joined = weights.output.permute(1, 0, 2).flatten(1)
-    return CheckedForm(matrices=[weights.value, joined], constants=constants)
+    return CandidateForm(matrices=[weights.value, joined], confirm=_give(build))
 
 
 def _missing(weights: HeadWeights | None) -> str:
@@ -221,28 +299,38 @@ def _missing(weights: HeadWeights | None) -> str:
     return "its value and output weights were not found"
 
 
-def check_feedforward(layer: Layer, sublayer: Sublayer) -> CheckedForm:
-    """Return the form of a feed-forward layer that has a bound, once it has been computed again.
+def check_feedforward(layer: Layer, sublayer: Sublayer) -> Steps[CandidateForm]:
+    """Return the form of a feed-forward layer that has a bound, as far as a few rows show.
 
     Source: pangu23, Theorems 3 and 7.
 
     Raises:
         NotApplicable: it is of no form that has a bound.
     """
-    if layer.block is None:
+    block = layer.block
+    if block is None:
         raise NotApplicable("its block was not found")
-    fit = feedforward_fit(layer.block, sublayer)
-    if fit is None:
-        raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
-    maps = feedforward_maps(layer.block)
+    sifted = yield from sift_feedforward(block, sublayer)
+    if len(sifted.activations) > 1:  # the norms of so many maps would be computed
+        sifted = yield from sifted.choose()
+    if not sifted.activations:
+        raise NotApplicable(MIXED if is_routed(block) else OTHER)
 
-    def constants(norms: Sequence[Tensor]) -> Constants:
-        if not fit.has_constant:
-            return Constants(form=fit, norms=norms)
-        size = fit.activation.lipschitz * norms[0] * norms[1]
-        return Constants(size=size, form=fit, norms=norms)
+    def confirm() -> Steps[Build]:
+        form = (yield from sifted.choose()).form
+        if form is None:
+            raise NotApplicable(MIXED if is_routed(block) else OTHER)
+        return partial(_build_feedforward, form)
 
-    return CheckedForm(matrices=[maps[name].weight for name in fit.maps], constants=constants)
+    (names,) = sifted.activations
+    return CandidateForm(matrices=[sifted.maps[name].weight for name in names], confirm=confirm())
+
+
+def _build_feedforward(form: FeedForward, norms: Sequence[Tensor]) -> Constants:
+    if not form.has_constant:
+        return Constants(form=form, norms=norms)
+    size = form.activation.lipschitz * norms[0] * norms[1]
+    return Constants(size=size, form=form, norms=norms)
 
 
 def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Tensor:

@@ -12,11 +12,11 @@ Source: higham19 (probabilistic rounding error analysis), with its lambda = 8.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from math import isfinite, sqrt
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -32,7 +32,8 @@ from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.attention.tiles import blocks
-from layerlab.observe.tracing.device_schedule import read_host, widen
+from layerlab.observe.tracing.device_schedule import widen
+from layerlab.observe.tracing.host_steps import Steps
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
 
@@ -102,23 +103,14 @@ class FeedForward:
         return made @ outward.weight + outward.bias
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shortcut:
-    """The form of a shortcut beside attention: the sum over its paths of act(z Theta) W.
+class ActivatedForm(Protocol):
+    """A form with one activation."""
 
-    Attributes:
-        paths: of each its matrix, and what follows the activation if anything does.
-    """
-
-    paths: tuple[tuple["Linear", ...], ...]
-    activation: Elementwise
-
-    def value(self, entered: Hidden) -> Hidden:
-        """Return what the form gives, in float32."""
-        return _follow(self.paths, entered.float(), self.activation.function)
+    @property
+    def activation(self) -> Elementwise: ...
 
 
-_Form = TypeVar("_Form", FeedForward, Shortcut)
+Form = TypeVar("Form", bound=ActivatedForm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +139,9 @@ def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
     return CONFIDENCE * (sqrt(STORED) * stored * (1 + scores) + summed)
 
 
-def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sublayer) -> Fit:
+def attention_fit(
+    attended: AttentionRecord, weights: HeadWeights, sublayer: Sublayer
+) -> Steps[Fit]:
     """Compare concat_h(A_h (z W_v + b_v)) W_o + b_o with the sublayer's output on some rows.
 
     Source: pangu23, equation 1.
@@ -175,14 +169,54 @@ def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sub
         error = matrix.square() @ (value.square() + entered.square() @ inward.square())
         noise = noise + ((error + seen.square()) @ outward.square()).sum(0)
     terms = 2 * entered.shape[1] + attended.keys
-    score, sizes = read_host([torch.stack(largest).max(), _sizes(made - left, noise)])
+    score, sizes = yield [torch.stack(largest).max(), measure_gap(made - left, noise)]
     return _fit(sizes.tolist(), rounding(sublayer.left.dtype, terms, float(score)))
 
 
-def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
-    """Return the form that gives the sublayer's output, if any: the maps and the activation.
+@dataclass(frozen=True, kw_only=True)
+class SiftedForms:
+    """The forms of a feed-forward layer that a few of its rows do not rule out.
 
-    Where the data cannot tell two activations apart, the one with the larger constant is taken.
+    Attributes:
+        maps: what `feedforward_maps` finds.
+        activations: those that are left, of each chain of maps.
+        entered: rows of what the layer reads.
+        left: what it makes of them.
+        slack: what rounding explains.
+    """
+
+    maps: Mapping[str, Linear]
+    activations: Mapping[MapNames, Sequence[Elementwise]]
+    entered: Hidden
+    left: Hidden
+    slack: float
+
+    @property
+    def form(self) -> FeedForward | None:
+        """Return the first form that is left."""
+        for names, (activation, *_) in self.activations.items():
+            return FeedForward(maps=names, activation=activation)
+        return None
+
+    def choose(self) -> Steps["SiftedForms"]:
+        """Return the form that gives the output in all rows, alone, or none.
+
+        Where the data cannot tell two activations apart, the one with the larger constant is taken.
+        """
+        if not self.activations:
+            return self
+        forms, sizes = [], []
+        for names, each in self.activations.items():
+            forms += [FeedForward(maps=names, activation=one) for one in each]
+            given = self.entered, self.left, self.maps, [names], each
+            sizes.append(_feedforward_sizes(*given)[:, 0])
+        (read,) = yield [torch.cat(sizes)]
+        form = choose_loosest(forms, read, self.slack)
+        return replace(self, activations={form.maps: [form.activation]} if form else {})
+
+
+def sift_feedforward(block: nn.Module, sublayer: Sublayer) -> Steps[SiftedForms]:
+    """Return the forms that may give the sublayer's output: their maps and activations.
 
     Source: pangu23, equation 3; shazeer20, equations 5 and 6.
     """
@@ -198,84 +232,17 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
         for names in permutations(maps, count)
         if _is_chained(entered, [maps[name] for name in names], left)
     ]
-    kept = _sift(entered, left, maps, chains, list_series(block), slack)
-    if not kept:
-        return None
-    forms, sizes = [], []
-    for names, each in kept.items():
-        forms += [FeedForward(maps=names, activation=one) for one in each]
-        sizes.append(_feedforward_sizes(entered, left, maps, [names], each)[:, 0])
-    return _loosest(forms, read_host([torch.cat(sizes)])[0], slack)
+    kept = yield from _sift(entered, left, maps, chains, list_series(block), slack)
+    return SiftedForms(maps=maps, activations=kept, entered=entered, left=left, slack=slack)
 
 
-def _loosest(forms: Sequence[_Form], sizes: Tensor, slack: float) -> _Form | None:
+def choose_loosest(forms: Sequence[Form], sizes: Tensor, slack: float) -> Form | None:
     """Return the form of the largest constant among those about as near as the nearest, if any."""
     pairs = zip(forms, sizes.tolist(), strict=True)
     fits = [(form, size[0]) for form, size in pairs if _fit(size, slack).holds]
     least = min((off for _, off in fits), default=0.0)
     found = [form for form, off in fits if off <= APART * least]
     return max(found, key=lambda form: form.activation.lipschitz, default=None)
-
-
-def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
-    """Return the form that gives the output of a shortcut beside attention, if any.
-
-    Source: pangu23, equation 5 and section 4.1.
-    """
-    assert sublayer.joins is not None
-    step = -(-len(sublayer.entered) // ROWS)
-    entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
-    paths = _list_paths(sublayer.joins)
-    if not paths or not all(_is_passed(entered, path, left) for path in paths):
-        return None
-    depth = sum(one.weight.shape[0] for one in paths[0])
-    slack = min(rounding(sublayer.left.dtype, depth), ACTIVATED)
-    sizes = []
-    for one in ACTIVATIONS:
-        gap = _follow(paths, entered, one.function) - left
-        sizes.append(_sizes(gap, _follow_noise(paths, entered, one) + left.square()))
-    forms = [Shortcut(paths=paths, activation=one) for one in ACTIVATIONS]
-    return _loosest(forms, read_host([torch.stack(sizes)])[0], slack)
-
-
-def _list_paths(root: nn.Module) -> tuple[tuple[Linear, ...], ...]:
-    """Return the linear maps of a shortcut, those of one parent as one path."""
-    found: dict[str, list[Linear]] = {}
-    for path, weight, bias in linear_maps(root):
-        one = Linear(weight=weight.float().T, bias=0.0 if bias is None else bias.float())
-        found.setdefault(path.rpartition(".")[0], []).append(one)
-    return tuple(map(tuple, found.values()))
-
-
-def _is_passed(entered: Hidden, path: Sequence[Linear], left: Hidden) -> bool:
-    sizes = (entered.shape[1], *(side for one in path for side in one.weight.shape), left.shape[1])
-    return len(path) in (1, 2) and sizes[0::2] == sizes[1::2]
-
-
-def _follow(
-    paths: Sequence[Sequence[Linear]], entered: Hidden, act: Callable[[Tensor], Tensor]
-) -> Hidden:
-    total = torch.zeros(())
-    for first, *rest in paths:
-        made = act(entered @ first.weight + first.bias)
-        for one in rest:
-            made = made @ one.weight + one.bias
-        total = total.to(made) + made
-    return total
-
-
-def _follow_noise(
-    paths: Sequence[Sequence[Linear]], entered: Hidden, activation: Elementwise
-) -> Hidden:
-    """Return the variance of the rounding of a sum of paths, in units of one rounding."""
-    total = torch.zeros(())
-    for first, *rest in paths:
-        given, error = _apply(entered, first)
-        made = activation.slope(given) ** 2 * error + activation.function(given).square()
-        for one in rest:
-            made = made @ one.weight.square()
-        total = total.to(made) + made
-    return total
 
 
 def feedforward_maps(block: nn.Module) -> dict[str, Linear]:
@@ -321,7 +288,7 @@ def _sift(
     chains: Sequence[MapNames],
     series: Sequence[Series],
     slack: float,
-) -> dict[MapNames, list[Elementwise]]:
+) -> Steps[dict[MapNames, list[Elementwise]]]:
     """Return the forms that a few rows do not rule out: there are too many to form all rows."""
     rows = left.norm(dim=1).topk(min(FEW, len(left))).indices
     alike: dict[str, list[MapNames]] = {}
@@ -334,7 +301,7 @@ def _sift(
         for out, each in alike.items()
     ]
     kept: dict[MapNames, list[Elementwise]] = {}
-    for (out, each), read in zip(alike.items(), read_host(sizes), strict=True):
+    for (out, each), read in zip(alike.items(), (yield sizes), strict=True):
         for names, pairs in zip(each, read.transpose(0, 1).tolist(), strict=True):
             kept[names] = [
                 one
@@ -364,7 +331,7 @@ def _feedforward_sizes(
     """
     outward = maps[chains[0][1]]
     inside = [(inward, *gates) for inward, _, *gates in chains]
-    applied = {name: _apply(entered, maps[name]) for name in set(chain.from_iterable(inside))}
+    applied = {name: apply_linear(entered, maps[name]) for name in set(chain.from_iterable(inside))}
     unit = tuple(torch.full_like(applied[inside[0][0]][0], value) for value in (1, 0))
     factors = [applied[names[0]] if names[1:] else unit for names in inside]
     inner, error = map(torch.stack, zip(*factors, strict=True))
@@ -374,7 +341,7 @@ def _feedforward_sizes(
     made = active * inner
     noise = off * inner.square() + active.square() * error + made.square()
     gap = made @ outward.weight + outward.bias - left
-    return _sizes(gap, noise @ outward.weight.square() + left.square())
+    return measure_gap(gap, noise @ outward.weight.square() + left.square())
 
 
 def _slope(activation: Elementwise, given: Float[Tensor, "chain token inner"]) -> Tensor | float:
@@ -383,13 +350,13 @@ def _slope(activation: Elementwise, given: Float[Tensor, "chain token inner"]) -
     return slope[:, None, None] if isinstance(slope, Tensor) else slope
 
 
-def _apply(entered: Hidden, map_: Linear) -> tuple[Tensor, Tensor]:
+def apply_linear(entered: Hidden, map_: Linear) -> tuple[Tensor, Tensor]:
     """Return z W + b, and the variance of its rounding in units of one rounding."""
     made = entered @ map_.weight + map_.bias
     return made, made.square() + entered.square() @ map_.weight.square()
 
 
-def _sizes(gap: Tensor, noise: Tensor) -> Tensor:
+def measure_gap(gap: Tensor, noise: Tensor) -> Tensor:
     """Return the size of what a formula is off by, and that of the output and its errors."""
     off, size = (widen(part).flatten(-2) for part in (gap, noise))
     return torch.stack([off.norm(dim=-1), size.sum(-1).sqrt()], -1)

@@ -9,11 +9,15 @@ from torch import nn
 from layerlab.measures.support import sublayer_forms
 from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
 from layerlab.measures.support.sublayer_forms import (
+    FeedForward,
+    Fit,
     attention_fit,
-    feedforward_fit,
     is_routed,
     rounding,
+    sift_feedforward,
 )
+from layerlab.observe.tracing.host_steps import run_steps
+from layerlab.observe.tracing.records import Layer, Sublayer
 from tests.families.recipe import build
 from tests.measures.family import built, traced
 from tests.support.host_reads import counted
@@ -21,6 +25,18 @@ from tests.support.host_reads import counted
 
 def named(name: str) -> Elementwise:
     return next(activation for activation in ACTIVATIONS if activation.name == name)
+
+
+def fit_attention(layer: Layer, part: Sublayer | None = None) -> Fit:
+    assert layer.attention is not None and layer.weights is not None
+    part = part or layer.sublayers["attention"]
+    return run_steps(attention_fit(layer.attention, layer.weights, part))
+
+
+def find_feedforward(block: nn.Module | None, part: Sublayer) -> FeedForward | None:
+    assert block is not None
+    sifted = run_steps(sift_feedforward(block, part))
+    return run_steps(sifted.choose()).form
 
 
 @pytest.mark.parametrize(
@@ -38,25 +54,22 @@ def named(name: str) -> Elementwise:
 def test_activation_is_found_from_what_the_layer_gives(hugging_face, name, tiny):
     model = tiny("gpt2", activation_function=hugging_face, initializer_range=0.5)
     layer = traced(model, range(20))[0]
-    assert layer.block is not None
-    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
+    found = find_feedforward(layer.block, layer.sublayers["ffn"])
     assert found is not None and found.activation == named(name)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
 def test_attention_is_computed_again_up_to_rounding(family, tiny):
     for layer in traced(tiny(family), range(20)):
-        assert layer.attention is not None and layer.weights is not None
-        fit = attention_fit(layer.attention, layer.weights, layer.sublayers["attention"])
+        fit = fit_attention(layer)
         assert fit.holds and fit.gap <= rounding(torch.float32, 64) < 1e-4
 
 
 def test_a_norm_on_the_values_is_another_form(tiny):
     layer = traced(tiny("llama"), range(20))[0]
-    assert layer.attention is not None and layer.weights is not None
     part = layer.sublayers["attention"]
     wrong = replace(part, left=nn.functional.rms_norm(part.left, part.left.shape[1:]))
-    assert not attention_fit(layer.attention, layer.weights, wrong).holds
+    assert not fit_attention(layer, wrong).holds
 
 
 @pytest.mark.parametrize(
@@ -69,8 +82,7 @@ def test_a_norm_on_the_values_is_another_form(tiny):
 )
 def test_a_gated_layer_is_found_with_its_maps_in_their_places(family, maps):
     layer = traced(built(family), range(20))[0]
-    assert layer.block is not None
-    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
+    found = find_feedforward(layer.block, layer.sublayers["ffn"])
     assert found is not None
     assert [name.removeprefix("mlp.") for name in found.maps] == list(maps)
     assert found.activation == named("gelu-tanh" if family == "gemma" else "silu")
@@ -81,23 +93,20 @@ def test_a_gated_layer_is_found_with_its_maps_in_their_places(family, maps):
 )
 def test_an_activation_is_told_from_others_in_a_coarse_format(family, activation):
     layer = traced(built(family).to(torch.bfloat16), range(20))[0]
-    assert layer.block is not None
-    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
+    found = find_feedforward(layer.block, layer.sublayers["ffn"])
     assert found is not None and found.activation == named(activation)
 
 
 def test_an_activation_that_is_none_of_those_known_is_not_taken_for_one_in_a_coarse_format():
     layer = traced(build("apertus").to(torch.bfloat16), range(20))[0]  # xIELU
-    assert layer.block is not None
-    assert feedforward_fit(layer.block, layer.sublayers["ffn"]) is None
+    assert find_feedforward(layer.block, layer.sublayers["ffn"]) is None
 
 
 def test_what_no_form_gives_has_none():
     layer = traced(built("llama"), range(20))[0]
-    assert layer.block is not None
     part = layer.sublayers["ffn"]
     wrong = replace(part, left=nn.functional.rms_norm(part.left, part.left.shape[1:]))
-    assert feedforward_fit(layer.block, wrong) is None
+    assert find_feedforward(layer.block, wrong) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -112,18 +121,17 @@ def test_the_rows_that_sift_rule_out_nothing_that_all_rows_allow(loudest, dtype,
     with torch.no_grad():
         left = block.mlp(entered)  # type: ignore[operator]
     sublayer = replace(layer.sublayers["ffn"], entered=entered, left=left)
-    sifted = feedforward_fit(block, sublayer)
+    sifted = find_feedforward(block, sublayer)
     monkeypatch.setattr(sublayer_forms, "FEW", sublayer_forms.ROWS)
     monkeypatch.setattr(sublayer_forms, "SIFTED", float("inf"))
-    assert sifted is not None and sifted == feedforward_fit(block, sublayer)
+    assert sifted is not None and sifted == find_feedforward(block, sublayer)
 
 
 def test_forms_are_sifted_side_by_side(tiny):
     """Halves of maps that are twice as wide as the stream make 40 chains; before, 7,562."""
     layer = traced(tiny("llama"), range(20))[0]
-    assert layer.block is not None
     with counted() as counts:
-        assert feedforward_fit(layer.block, layer.sublayers["ffn"]) is not None
+        assert find_feedforward(layer.block, layer.sublayers["ffn"]) is not None
     assert counts.operations.total() <= 620 and counts.reads.total() == 2
 
 
