@@ -10,7 +10,9 @@ bounds nothing: dot-product attention is not globally Lipschitz (kim21).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import nan, prod
+from contextlib import contextmanager
+from functools import reduce
+from math import nan
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +28,13 @@ from layerlab.measures.support.golub_kahan import (
     StackedNorms,
     Vector,
     converge,
-    largest_singular,
 )
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.head_weights import matrices
 from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.observe.architecture.weight_matrices import EXPERT
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
-from layerlab.observe.tracing.host_steps import run_steps
+from layerlab.observe.tracing.host_steps import Steps, ask, run_steps, together
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Map
@@ -50,6 +51,8 @@ At 1e-6 one random matrix in 1,500 stopped at its second singular value, up to a
 
 FLOAT = 4
 """Bytes of an entry of a weight matrix while products with it are taken."""
+
+UNKNOWN = torch.tensor(nan)
 
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
 """What a block without the derivative asked for raises: kernels and remote code differ."""
@@ -92,21 +95,34 @@ def local_lipschitz(
     """
     if start is None:
         start = _draw_start(stream, seed)
-    # The fused kernels for attention have neither forward-mode nor second derivatives.
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        reasons: list[str] = []
-        for differential in (_reverse_twice, _forward_and_reverse):
-            try:
-                forward, adjoint = (
-                    _flat(product, stream) for product in differential(rerun, stream)
-                )
-                run = GolubKahan(forward, adjoint, start, steps=steps, tolerance=tolerance)
-                return largest_singular([run])[0]
-            except (*FAILURES, NotApplicable) as error:
-                if is_out_of_memory(error):
-                    raise
-                reasons.append((str(error).splitlines() or [type(error).__name__])[0])
+    return run_steps(_approach(rerun, stream, start, steps, tolerance))
+
+
+def _approach(
+    rerun: Map, stream: Hidden, start: Vector, steps: int, tolerance: float
+) -> Steps[Ritz]:
+    """Find the largest singular value by the first kind of derivative that the block has."""
+    reasons: list[str] = []
+    for differential in (_reverse_twice, _forward_and_reverse):
+        try:
+            with _differentiable():
+                products = differential(rerun, stream)
+            forward, adjoint = (_flat(product, stream) for product in products)
+            run = GolubKahan(forward, adjoint, start, steps=steps, tolerance=tolerance)
+            yield from converge([run])
+            return run.found
+        except (*FAILURES, NotApplicable) as error:
+            if is_out_of_memory(error):
+                raise
+            reasons.append((str(error).splitlines() or [type(error).__name__])[0])
     raise NotApplicable("; ".join(dict.fromkeys(reasons)))
+
+
+@contextmanager
+def _differentiable() -> Iterator[None]:
+    """Allow derivatives: the fused kernels for attention have no forward-mode or second ones."""
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def _draw_start(stream: Hidden, seed: int) -> Vector:
@@ -147,7 +163,9 @@ def _flat(product: Map, like: Hidden) -> Map:
     precision = torch.promote_types(like.dtype, torch.float32)
 
     def flat(vector: Tensor) -> Tensor:
-        return product(vector.reshape(like.shape).to(like.dtype)).detach().flatten().to(precision)
+        with _differentiable():
+            made = product(vector.reshape(like.shape).to(like.dtype))
+        return made.detach().flatten().to(precision)
 
     return flat
 
@@ -166,7 +184,12 @@ def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
         >>> [round(norm, 6) for norm in spectral_norms([torch.diag(torch.tensor([1.0, 4.0]))])]
         [4.0]
     """
-    found = [nan] * len(matrices)
+    return [float(norm) for norm in read_host(_find_norms(matrices))]
+
+
+def _find_norms(matrices: Sequence[AnyMatrix]) -> list[Tensor]:
+    """Return the norms as they lie on their device."""
+    found = dict[int, Tensor]()
     for group in _groups(matrices):
         alike: dict[tuple[object, ...], list[int]] = {}
         for number in group:
@@ -181,11 +204,9 @@ def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
             for numbers in alike.values()
         ]
         run_steps(converge(runs))
-        read = read_host([run.norms() for run in runs])
-        for numbers, norms in zip(alike.values(), read, strict=True):
-            for number, norm in zip(numbers, norms.tolist(), strict=True):
-                found[number] = norm
-    return found
+        for numbers, run in zip(alike.values(), runs, strict=True):
+            found |= zip(numbers, run.norms(), strict=True)
+    return [found[number] for number in range(len(matrices))]
 
 
 def _tall(matrix: AnyMatrix) -> AnyMatrix:
@@ -231,6 +252,10 @@ def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
         blocks: of each its matrices by name; `experts.0.up`, `experts.1.up`, ... and the slices of
             a stack of matrices count as one, with their largest norm.
     """
+    return [float(product) for product in read_host(_multiply_norms(blocks))]
+
+
+def _multiply_norms(blocks: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     roles: list[tuple[int, str]] = []
     parts: list[AnyMatrix] = []
     for number, given in enumerate(blocks):
@@ -240,10 +265,11 @@ def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
             each = tensor.reshape(-1, *tensor.shape[-2:])
             roles += [(number, EXPERT.sub(".*", name))] * len(each)
             parts += each
-    largest: list[dict[str, float]] = [{} for _ in blocks]
-    for (number, role), norm in zip(roles, spectral_norms(parts), strict=True):
-        largest[number][role] = max(largest[number].get(role, 0.0), norm)
-    return [prod(found.values()) if found else nan for found in largest]
+    largest: list[dict[str, Tensor]] = [{} for _ in blocks]
+    for (number, role), norm in zip(roles, _find_norms(parts), strict=True):
+        found = largest[number]
+        found[role] = torch.maximum(found[role], norm.to(found[role])) if role in found else norm
+    return [reduce(torch.mul, found.values()) if found else UNKNOWN for found in largest]
 
 
 def _matrices(layer: Layer) -> dict[str, Tensor]:
@@ -257,7 +283,7 @@ def _matrices(layer: Layer) -> dict[str, Tensor]:
     }
 
 
-def _read_together(layer: Layer, run: MeasureContext) -> dict[int, float]:
+def _read_together(layer: Layer, run: MeasureContext) -> dict[int, Tensor]:
     """Return the products of a layer, and of those behind it whose matrices fit beside its own."""
     given = {layer.layer: _matrices(layer)}
     device = layer.stream.device
@@ -270,14 +296,14 @@ def _read_together(layer: Layer, run: MeasureContext) -> dict[int, float]:
             if not behind or room < 0 or any(one.device != device for one in behind.values()):
                 break
             given[number] = behind
-    return dict(zip(given, weight_products(list(given.values())), strict=True))
+    return dict(zip(given, _multiply_norms(list(given.values())), strict=True))
 
 
 def _bytes(given: Mapping[str, Tensor]) -> int:
     return sum(tensor.numel() for tensor in given.values()) * FLOAT
 
 
-def _weights(layer: Layer, run: MeasureContext) -> float:
+def _weights(layer: Layer, run: MeasureContext) -> Tensor:
     key = ("weights", layer.layer)
     if key not in run.memory:
         try:
@@ -286,13 +312,14 @@ def _weights(layer: Layer, run: MeasureContext) -> float:
             for number, product in _read_together(layer, run).items():
                 run.memory["weights", number] = product
         except NotApplicable as error:
-            run.memory[key] = nan
+            run.memory[key] = UNKNOWN
             remark = f"weights: not applicable to {{layers}}, because {error}"
             run.note_layer("weights", remark, layer.layer)
-    return run.memory[key]
+    found: Tensor = run.memory[key]
+    return found
 
 
-def _local(layer: Layer, run: MeasureContext) -> Ritz:
+def _local(layer: Layer, run: MeasureContext) -> Steps[Ritz]:
     unknown = Ritz(value=nan, residual=nan, steps=0)
     if layer.layer == EMBEDDING:
         return unknown
@@ -310,8 +337,8 @@ def _local(layer: Layer, run: MeasureContext) -> Ritz:
         )
         return unknown
     try:
-        start = _start(layer.entered, options["seed"], run)
-        return local_lipschitz(layer.rerun, layer.entered, **options, start=start)
+        start = _start(layer.entered, options.pop("seed"), run)
+        return (yield from _approach(layer.rerun, layer.entered, start, **options))
     except NotApplicable as error:
         remark = f"local: not applicable to {{layers}}, because {error}"
         run.note_layer("local", remark, layer.layer)
@@ -344,15 +371,16 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    local = _local(layer, run)
-    gradient = layer.gradient
+    weights = UNKNOWN if layer.layer == EMBEDDING else _weights(layer, run)
+    gradient = UNKNOWN if layer.gradient is None else layer.gradient.float().norm()
+    local, (product, size) = run_steps(together(_local(layer, run), ask([weights, gradient])))
     yield {
         "sequence": layer.sequence,
         "layer": layer.layer,
         "local": local.value,
         "residual": local.residual,
-        "weights": nan if layer.layer == EMBEDDING else _weights(layer, run),
-        "gradient": nan if gradient is None else float(gradient.float().norm()),
+        "weights": float(product),
+        "gradient": float(size),
     }
 
 

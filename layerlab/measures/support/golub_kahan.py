@@ -154,18 +154,6 @@ class GolubKahan:
         self.settled = ended or self.found.residual <= self._tolerance
 
 
-def largest_singular(runs: Sequence[GolubKahan]) -> list[Ritz]:
-    """Return the largest singular value of each map; all of them lie on one device.
-
-    Unit: that of the maps.
-
-    Raises:
-        NotApplicable: maps are not the transpose of each other, or a product is not finite.
-    """
-    run_steps(converge(runs))
-    return [run.found for run in runs]
-
-
 def converge(runs: Sequence[GolubKahanRun], skipped: int = 0) -> Steps[None]:
     """Let every run go on until it has settled; the host waits for all of them at once.
 

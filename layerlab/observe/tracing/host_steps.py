@@ -16,6 +16,14 @@ T = TypeVar("T")
 Steps = Generator[Sequence[Tensor], Sequence[Tensor], T]
 
 
+def ask(tensors: Sequence[Tensor]) -> Steps[Sequence[Tensor]]:
+    """Return the numbers of tensors, and nothing else.
+
+    Source: Own.
+    """
+    return (yield tensors)
+
+
 def together(*parts: Steps[Any]) -> Steps[list[Any]]:
     """Carry out several parts side by side, and return what each of them returns.
 

@@ -20,6 +20,7 @@ from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer, Sublayer
 from tests.measures.family import built, traced
+from tests.support.host_reads import counted
 
 (MEASURE,) = MEASURES
 SINGLE, DOUBLE = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
@@ -55,6 +56,27 @@ def attended(scores: Tensor, **options: Any) -> AttentionRecord:
 
 
 # On real models
+
+
+@pytest.mark.full
+def test_a_norm_that_the_first_factor_does_not_certify_is_raised_before_it_bounds(tiny):
+    """Singular values are so close that Lanczos falls short of the largest."""
+    model = tiny("llama", hidden_size=288, num_attention_heads=8, num_key_value_heads=8)
+    (weight,) = (block.self_attn.o_proj.weight for block in model.model.layers[:1])
+    gap = torch.linspace(1, 1 + 1e-4, 288, dtype=torch.float64)
+    hard = torch.linalg.qr(gaussian(288, 288).double()).Q * gap
+    weight.data.copy_(hard)
+    layer = traced(model, range(20))[0]
+    with counted() as counts:
+        found = rows([layer])
+    assert counts.operations["aten.linalg_cholesky_ex.default"] == 2  # others are small
+    assert layer.attention is not None and layer.weights is not None
+    values = spectral_bound(layer.weights.value)
+    contractions = contraction(layer.attention, exact=True)
+    exact = torch.linalg.matrix_norm(weight.detach().double(), 2)
+    least, _ = attention_bound(contractions.to(values), values, exact)
+    (bound,) = (row["bound"] for row in found if row["sublayer"] == "attention")
+    assert float(least) * (1 - 1e-5) <= bound <= float(least) * (1 + 1e-3)
 
 
 @pytest.mark.full

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.measures.support.golub_kahan import GolubKahan, largest_singular, spectral_bounds
+from layerlab.measures.support.golub_kahan import GolubKahan, converge, spectral_bounds
 from layerlab.observe.tracing import device_schedule
+from layerlab.observe.tracing.host_steps import run_steps
 from tests.numerics.draw import gaussian
 from tests.support.host_reads import counted
 
@@ -29,7 +30,8 @@ def golub_kahan(matrix: Tensor, steps: int, tolerance: float = 0.0, seed: int = 
     run = GolubKahan(
         lambda v: matrix @ v, lambda u: matrix.T @ u, start, steps=steps, tolerance=tolerance
     )
-    return largest_singular([run])[0]
+    run_steps(converge([run]))
+    return run.found
 
 
 matrices = st.builds(
