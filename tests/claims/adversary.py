@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
-from layerlab.measures.support.activations import ACTIVATIONS
+from layerlab.measures.support.sublayers.activations import ACTIVATIONS
 
 DOUBLE = torch.float64
 # The suprema of |activation'| that the measures multiply by, rounded up.

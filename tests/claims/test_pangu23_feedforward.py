@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from layerlab.measures.quantities.diversity import diversity as d
-from layerlab.measures.support.activations import ACTIVATIONS
+from layerlab.measures.support.sublayers.activations import ACTIVATIONS
 from tests.claims.adversary import (
     DOUBLE,
     LIPSCHITZ,

@@ -17,7 +17,7 @@ from layerlab.measures.quantities import theorems
 from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.theorems import MEASURES, SEED
 from layerlab.measures.runner import readings
-from layerlab.measures.support import augmented_attention
+from layerlab.measures.support.sublayers import augmented_attention
 from layerlab.model.build import assemble
 from layerlab.plugins import list_measures
 from tests.claims.adversary import DOUBLE, contraction, spectral

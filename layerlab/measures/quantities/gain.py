@@ -17,7 +17,7 @@ from torch import Tensor
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.attention_pass import heads_of
-from layerlab.measures.support.sublayer_bounds import (
+from layerlab.measures.support.sublayers.sublayer_bounds import (
     CONTRACTION,
     Constants,
     attention_bound,
@@ -26,7 +26,7 @@ from layerlab.measures.support.sublayer_bounds import (
     feedforward_bound,
     find_constants,
 )
-from layerlab.measures.support.sublayer_forms import rounding
+from layerlab.measures.support.sublayers.sublayer_forms import rounding
 from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
 from layerlab.observe.tracing.device_schedule import read_host, read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer

@@ -9,9 +9,8 @@ them into a lower bound with a residual that says how far it has converged.
 bounds nothing: dot-product attention is not globally Lipschitz (kim21).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import reduce
 from math import nan
 
 import torch
@@ -21,19 +20,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row, describe_packed
-from layerlab.measures.support.golub_kahan import (
-    AnyMatrix,
-    GolubKahan,
-    Ritz,
-    StackedNorms,
-    Vector,
-    converge,
+from layerlab.measures.support.golub_kahan import GolubKahan, Ritz, Vector, converge
+from layerlab.measures.support.spectral_norms import (
+    UNKNOWN,
+    multiply_norms,
+    room_for_weights,
+    weight_bytes,
 )
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.head_weights import matrices
 from layerlab.observe.architecture.structure import ModelStructure
-from layerlab.observe.architecture.weight_matrices import EXPERT
-from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
 from layerlab.observe.tracing.host_steps import Steps, ask, run_steps, together
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -42,17 +38,6 @@ from layerlab.system.hardware import is_out_of_memory
 
 COPIES = 8
 """Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
-
-WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-8
-"""For weight matrices, whose products are cheap: the error of the squared value.
-
-At 1e-6 one random matrix in 1,500 stopped at its second singular value, up to a quarter short.
-"""
-
-FLOAT = 4
-"""Bytes of an entry of a weight matrix while products with it are taken."""
-
-UNKNOWN = torch.tensor(nan)
 
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
 """What a block without the derivative asked for raises: kernels and remote code differ."""
@@ -170,108 +155,6 @@ def _flat(product: Map, like: Hidden) -> Map:
     return flat
 
 
-def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
-    """Return the largest singular value of each weight matrix, by products with it.
-
-    It is accurate to six digits.
-
-    ||W||_2 = max_x |W x| / |x|
-
-    Source: golub13, section 10.4.
-    Unit: that of the weights.
-
-    Example:
-        >>> [round(norm, 6) for norm in spectral_norms([torch.diag(torch.tensor([1.0, 4.0]))])]
-        [4.0]
-    """
-    return [float(norm) for norm in read_host(_find_norms(matrices))]
-
-
-def _find_norms(matrices: Sequence[AnyMatrix]) -> list[Tensor]:
-    """Return the norms as they lie on their device."""
-    found = dict[int, Tensor]()
-    for group in _groups(matrices):
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for number in group:
-            matrix = matrices[number]
-            alike.setdefault((*sorted(matrix.shape), matrix.dtype), []).append(number)
-        runs = [
-            StackedNorms(
-                [_tall(matrices[number]) for number in numbers],
-                steps=WEIGHT_STEPS,
-                tolerance=WEIGHT_TOLERANCE,
-            )
-            for numbers in alike.values()
-        ]
-        run_steps(converge(runs))
-        for numbers, run in zip(alike.values(), runs, strict=True):
-            found |= zip(numbers, run.norms(), strict=True)
-    return [found[number] for number in range(len(matrices))]
-
-
-def _tall(matrix: AnyMatrix) -> AnyMatrix:
-    """Return a matrix or its transpose, so that what a run keeps is as short as can be."""
-    return matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix
-
-
-def _groups(matrices: Sequence[AnyMatrix]) -> Iterator[Sequence[int]]:
-    """Yield numbers of matrices: one by one on a processor, as many as fit together elsewhere."""
-    group: list[int] = []
-    room = 0.0
-    for number, matrix in enumerate(matrices):
-        size = float(matrix.numel() * FLOAT)
-        if group and (size > room or matrix.device != matrices[group[0]].device):
-            yield group
-            group = []
-        if not group:
-            room = _room(matrix.device)
-        group.append(number)
-        room -= size
-    if group:
-        yield group
-
-
-def _room(device: torch.device) -> float:
-    """Return the bytes of matrices that are multiplied side by side."""
-    schedule = device_schedule(device)
-    return 0.0 if schedule is PROCESSOR else schedule.tile_bytes
-
-
-def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
-    """Return the product of the spectral norms of each block's matrices; of experts, the largest.
-
-    weights = prod_W ||W||_2
-
-    It bounds the block's Lipschitz constant for no block with dot-product attention, which has
-    none; it shows which layers have large weights.
-
-    Source: kim21, section 3 (why it is no bound).
-    Unit: none.
-
-    Args:
-        blocks: of each its matrices by name; `experts.0.up`, `experts.1.up`, ... and the slices of
-            a stack of matrices count as one, with their largest norm.
-    """
-    return [float(product) for product in read_host(_multiply_norms(blocks))]
-
-
-def _multiply_norms(blocks: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
-    roles: list[tuple[int, str]] = []
-    parts: list[AnyMatrix] = []
-    for number, given in enumerate(blocks):
-        for name, tensor in given.items():
-            if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
-                continue
-            each = tensor.reshape(-1, *tensor.shape[-2:])
-            roles += [(number, EXPERT.sub(".*", name))] * len(each)
-            parts += each
-    largest: list[dict[str, Tensor]] = [{} for _ in blocks]
-    for (number, role), norm in zip(roles, _find_norms(parts), strict=True):
-        found = largest[number]
-        found[role] = torch.maximum(found[role], norm.to(found[role])) if role in found else norm
-    return [reduce(torch.mul, found.values()) if found else UNKNOWN for found in largest]
-
-
 def _matrices(layer: Layer) -> dict[str, Tensor]:
     """Return the block's matrices and stacks of matrices, those kept off the device included."""
     if layer.weights is not None and layer.weights.matrices:
@@ -287,20 +170,16 @@ def _read_together(layer: Layer, run: MeasureContext) -> dict[int, Tensor]:
     """Return the products of a layer, and of those behind it whose matrices fit beside its own."""
     given = {layer.layer: _matrices(layer)}
     device = layer.stream.device
-    room = _room(device) - _bytes(given[layer.layer])
+    room = room_for_weights(device) - weight_bytes(given[layer.layer])
     stack = getattr(run.subject, "stack", None)
     if room > 0 and isinstance(stack, ModelStructure) and not run.subject.offloaded:
         for number, block in list(enumerate(stack.blocks))[layer.layer + 1 :]:
             behind = matrices(block)
-            room -= _bytes(behind)
+            room -= weight_bytes(behind)
             if not behind or room < 0 or any(one.device != device for one in behind.values()):
                 break
             given[number] = behind
-    return dict(zip(given, _multiply_norms(list(given.values())), strict=True))
-
-
-def _bytes(given: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() for tensor in given.values()) * FLOAT
+    return dict(zip(given, multiply_norms(list(given.values())), strict=True))
 
 
 def _weights(layer: Layer, run: MeasureContext) -> Tensor:

@@ -18,8 +18,9 @@ from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.activations import list_series
-from layerlab.measures.support.augmented_attention import (
+from layerlab.measures.support.centring import precise
+from layerlab.measures.support.sublayers.activations import list_series
+from layerlab.measures.support.sublayers.augmented_attention import (
     WIDER,
     Shortcut,
     attend,
@@ -29,13 +30,12 @@ from layerlab.measures.support.augmented_attention import (
     noise_bound,
     shortcut_bound,
 )
-from layerlab.measures.support.centring import precise
-from layerlab.measures.support.sublayer_bounds import (
+from layerlab.measures.support.sublayers.sublayer_bounds import (
     Constants,
     certified_constants,
     feedforward_bound,
 )
-from layerlab.measures.support.sublayer_forms import rounding
+from layerlab.measures.support.sublayers.sublayer_forms import rounding
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden

@@ -250,47 +250,6 @@ def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
     return bounds.values()
 
 
-class StackedNorms:
-    """The largest singular values of matrices of one shape, by a Lanczos run on W^T W of each.
-
-    Args:
-        tolerance: the estimated relative error of a squared norm at which to stop.
-    """
-
-    def __init__(self, matrices: Sequence[AnyMatrix], *, steps: int, tolerance: float) -> None:
-        kind = torch.promote_types(matrices[0].dtype, torch.float32)
-        stack = [matrix.detach().to(kind) for matrix in matrices]
-        # One matrix is not copied.
-        wide = torch.stack(stack) if len(stack) > 1 else stack[0][None]
-        start = torch.randn(wide.shape[2], generator=torch.Generator().manual_seed(0)).to(wide)
-        self.settled, self.device = False, wide.device
-        self._wide = wide
-        self._krylov = Krylov(start.expand(len(wide), -1), steps, tolerance / torch.finfo(kind).eps)
-
-    @property
-    def steps_left(self) -> int:
-        return self._krylov.steps_left
-
-    def evidence(self) -> Tensor:
-        return self._krylov.evidence()
-
-    def advance(self) -> None:
-        image = self._image()
-        product = torch.bmm(self._wide.mT, image[..., None])[..., 0]
-        self._krylov.absorb(product, widen(image).square().sum(1))
-
-    def judge(self, evidence: Tensor) -> None:
-        self._krylov.judge(evidence)
-        self.settled = self._krylov.settled
-
-    def norms(self) -> Tensor:
-        """Return ||W x|| at the best vector, which does not square the rounding error."""
-        return widen(self._image()).norm(dim=1)
-
-    def _image(self) -> Tensor:
-        return torch.bmm(self._wide, self._krylov.vector[..., None])[..., 0]
-
-
 class _CertifiedBounds:
     """The largest eigenvalues of the Gram matrices of batches, from below, then from above.
 

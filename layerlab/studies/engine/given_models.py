@@ -58,7 +58,7 @@ class GivenModel:
 
     def rounding(self, keys: int) -> float:
         """Return how far rounding may move what attention to so many tokens gives, relatively."""
-        from layerlab.measures.support.sublayer_forms import rounding
+        from layerlab.measures.support.sublayers.sublayer_forms import rounding
 
         one = self.subject
         return rounding(one.model.dtype, 2 * one.config.hidden_size + keys)

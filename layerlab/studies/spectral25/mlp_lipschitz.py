@@ -106,7 +106,7 @@ def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Te
     y is taken at size 1, and c is one number for each draw that gives f(y) the size of y, so that
     the Lipschitz constant is at most c dose ||W_1|| ||W_2||.
     """
-    from layerlab.measures.support.sublayer_bounds import spectral_bound
+    from layerlab.measures.support.sublayers.sublayer_bounds import spectral_bound
 
     size = _size(mixed)
     left = torch.tanh(dose * (mixed / size) @ matrices["inner"]) @ matrices["outer"]

@@ -30,7 +30,7 @@ def check_rows(attended: Any) -> None:
     Raises:
         NotApplicable: sinks take a part of them.
     """
-    from layerlab.measures.support.sublayer_bounds import SINKS
+    from layerlab.measures.support.sublayers.sublayer_bounds import SINKS
 
     if not attended.sums_to_one:
         raise NotApplicable(SINKS)

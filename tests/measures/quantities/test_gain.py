@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from layerlab.measures.measure import MeasureContext, Row
 from layerlab.measures.quantities.gain import MEASURES, read
 from layerlab.measures.support import attention_pass
-from layerlab.measures.support.sublayer_bounds import attention_bound, contraction, spectral_bound
+from layerlab.measures.support.sublayers.sublayer_bounds import (
+    attention_bound,
+    contraction,
+    spectral_bound,
+)
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.attention.record import AttentionRecord

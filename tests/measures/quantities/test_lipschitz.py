@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
@@ -19,8 +17,6 @@ from layerlab.measures.quantities.lipschitz import (
     MEASURES,
     local_lipschitz,
     read,
-    spectral_norms,
-    weight_products,
 )
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.records import Layer
@@ -187,52 +183,6 @@ def test_the_embedding_output_has_a_gradient_and_no_constant(tiny):
     (row,) = read(traced(tiny("gpt2"), gradient=True)[0], run())
     assert row["layer"] == EMBEDDING and row["gradient"] > 0
     assert isnan(row["local"]) and isnan(row["weights"])
-
-
-@settings(deadline=None)
-@given(st.integers(1, 12), st.integers(1, 12), st.integers(-6, 6), st.integers(0, 2**20))
-def test_spectral_norm_equals_the_svd(rows, columns, exponent, seed):
-    matrix = 10.0**exponent * gaussian(rows, columns, seed=seed)
-    truth = float(torch.linalg.matrix_norm(matrix, 2))
-    assert spectral_norms([matrix])[0] == pytest.approx(truth, rel=1e-5)
-
-
-@pytest.mark.parametrize(("columns", "seed"), [(5, 8784), (24, 24949), (64, 64489)])
-def test_a_start_with_little_of_the_largest_vector_is_not_taken_for_the_end(columns, seed):
-    """At a small residual runs had met the second value: 25, 3 and 0.8 % below the largest."""
-    draw = torch.Generator().manual_seed(seed)
-    matrix = torch.randn(columns + columns // 2, columns, generator=draw, dtype=torch.float64)
-    truth = float(torch.linalg.matrix_norm(matrix, 2))
-    assert spectral_norms([matrix])[0] == pytest.approx(truth, rel=1e-6)
-
-
-@pytest.mark.full
-def test_a_norm_beside_which_others_lie_is_not_missed():
-    """A run that stopped at a small residual had met another value, 4e-4 below the largest."""
-    draw = torch.Generator().manual_seed(0)
-    shapes = [(768, 768), (768, 3072), (3072, 768)]
-    given = [torch.randn(*shape, generator=draw) for shape in shapes]
-    truth = [float(torch.linalg.matrix_norm(one.double(), 2)) for one in given]
-    assert spectral_norms(given) == pytest.approx(truth, rel=1e-5)
-
-
-def test_weights_multiply_the_norms_and_count_experts_once():
-    experts = torch.stack([gaussian(4, 3, seed=seed) for seed in range(3)])
-    plain = gaussian(5, 5)
-    norms = [float(torch.linalg.matrix_norm(m, 2)) for m in experts]
-    listed = {f"experts.{index}.up": matrix for index, matrix in enumerate(experts)}
-    for given_experts in (listed, {"experts.up": experts}):
-        (product,) = weight_products([{"attn": plain, **given_experts}])
-        truth = float(torch.linalg.matrix_norm(plain, 2)) * max(norms)
-        assert product == pytest.approx(truth, rel=1e-5)
-    assert isnan(*weight_products([{}]))
-
-
-def test_matrices_that_follow_each_other_in_a_list_are_no_experts():
-    """CTRL's feed-forward is a sequence of modules that have numbers for names."""
-    given = {f"ffn.{number}.weight": gaussian(4, 4, seed=number) for number in (0, 2)}
-    norms = [float(torch.linalg.matrix_norm(one, 2)) for one in given.values()]
-    assert weight_products([given]) == pytest.approx([norms[0] * norms[1]], rel=1e-5)
 
 
 def test_weights_of_a_block_are_all_its_matrices(tiny):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.known_options import study_options
-from layerlab.measures.support.sublayer_bounds import contraction, spectral_bound
+from layerlab.measures.support.sublayers.sublayer_bounds import contraction, spectral_bound
 from layerlab.studies.engine.given_models import judge_one
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext

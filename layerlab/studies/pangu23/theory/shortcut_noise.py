@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.activations import ACTIVATIONS
+from layerlab.measures.support.sublayers.activations import ACTIVATIONS
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.diversity import diversity as d
-from layerlab.measures.support.sublayer_bounds import spectral_bound
+from layerlab.measures.support.sublayers.sublayer_bounds import spectral_bound
 from layerlab.numerics.theory.activations import activation
 from layerlab.studies.support.passages import for_each_layer
 from layerlab.studies.support.theory_block import theory_of

@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.measures.support.activations import Elementwise
 from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
 from layerlab.measures.support.golub_kahan import AnyBatch, SpectralBounds, spectral_bounds
 from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
-from layerlab.measures.support.sublayer_forms import (
+from layerlab.measures.support.sublayers.activations import Elementwise
+from layerlab.measures.support.sublayers.sublayer_forms import (
     FeedForward,
     attention_fit,
     is_routed,
@@ -164,7 +164,6 @@ class Constants:
     refused: str | None = None
 
 
-Check = Callable[[Layer, Sublayer], "Steps[CandidateForm]"]
 Build = Callable[[Sequence[Tensor]], Constants]
 """Makes the constants of a sublayer of the norms of its matrices."""
 
@@ -183,7 +182,7 @@ class CandidateForm:
 
 
 class SublayerConstants:
-    """What the weights of sublayers bring to their bounds, as far as their norms are certified.
+    """The parts of sublayers' bounds that their weights bring, as far as norms are certified.
 
     Attributes:
         norms: of the matrices of all of them.
@@ -213,10 +212,9 @@ def find_constants(layer: Layer, names: Sequence[str]) -> SublayerConstants:
 
     Source: pangu23, Theorems 2, 3 and 7.
     """
-    checks = {"attention": check_attention, "ffn": check_feedforward}
 
     def find() -> Steps[SublayerConstants]:
-        forms = yield from together(*(_check(checks[name], layer, name) for name in names))
+        forms = yield from together(*(_check(layer, name) for name in names))
         found = SublayerConstants(dict(zip(names, forms, strict=True)))
         yield from found.approach()
         return found
@@ -234,9 +232,9 @@ def certified_constants(layer: Layer, names: Sequence[str]) -> dict[str, Constan
     return found.values()
 
 
-def _check(check: Check, layer: Layer, name: str) -> Steps[CandidateForm]:
+def _check(layer: Layer, name: str) -> Steps[CandidateForm]:
     try:
-        return (yield from check(layer, layer.sublayers[name]))
+        return (yield from _CHECKS[name](layer, layer.sublayers[name]))
     except NotApplicable as error:
         return CandidateForm(matrices=[], confirm=_give(_refuse(error)))
 
@@ -331,6 +329,9 @@ def _build_feedforward(form: FeedForward, norms: Sequence[Tensor]) -> Constants:
         return Constants(form=form, norms=norms)
     size = form.activation.lipschitz * norms[0] * norms[1]
     return Constants(size=size, form=form, norms=norms)
+
+
+_CHECKS = {"attention": check_attention, "ffn": check_feedforward}
 
 
 def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Tensor:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.activations import ACTIVATIONS
-from layerlab.measures.support.sublayer_bounds import range_bound, spectral_bound
+from layerlab.measures.support.sublayers.activations import ACTIVATIONS
+from layerlab.measures.support.sublayers.sublayer_bounds import range_bound, spectral_bound
 from tests.measures.family import built
 from tests.measures.quantities.test_gain import gaussian, rows, run, traced
 

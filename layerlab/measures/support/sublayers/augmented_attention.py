@@ -11,10 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
-from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
 from layerlab.measures.support.golub_kahan import spectral_bounds
-from layerlab.measures.support.sublayer_bounds import Constants, attention_bound, contraction
-from layerlab.measures.support.sublayer_forms import (
+from layerlab.measures.support.sublayers.activations import ACTIVATIONS, Elementwise
+from layerlab.measures.support.sublayers.sublayer_bounds import (
+    Constants,
+    attention_bound,
+    contraction,
+)
+from layerlab.measures.support.sublayers.sublayer_forms import (
     ACTIVATED,
     ROWS,
     Linear,
@@ -184,8 +188,8 @@ def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
     for one in ACTIVATIONS:
         gap = _follow(paths, entered, one.function) - left
         sizes.append(measure_gap(gap, _follow_noise(paths, entered, one) + left.square()))
-    forms = [Shortcut(paths=paths, activation=one) for one in ACTIVATIONS]
-    return choose_loosest(forms, read_host([torch.stack(sizes)])[0], slack)
+    best = choose_loosest(ACTIVATIONS, read_host([torch.stack(sizes)])[0], slack)
+    return None if best is None else Shortcut(paths=paths, activation=ACTIVATIONS[best])
 
 
 def _list_paths(root: nn.Module) -> tuple[tuple[Linear, ...], ...]:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from layerlab.measures.support import sublayer_forms
-from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
-from layerlab.measures.support.sublayer_forms import (
+from layerlab.measures.support.sublayers import sublayer_forms
+from layerlab.measures.support.sublayers.activations import ACTIVATIONS, Elementwise
+from layerlab.measures.support.sublayers.sublayer_forms import (
     FeedForward,
     Fit,
     attention_fit,

@@ -16,13 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from math import isfinite, sqrt
-from typing import Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.measures.support.activations import (
+from layerlab.measures.support.sublayers.activations import (
     ACTIVATIONS,
     Elementwise,
     Series,
@@ -101,16 +100,6 @@ class FeedForward:
         act, outward = self.activation.function, feedforward_maps(block)[self.maps[1]]
         made = act(inner) if gate is None else act(gate) * inner
         return made @ outward.weight + outward.bias
-
-
-class ActivatedForm(Protocol):
-    """A form with one activation."""
-
-    @property
-    def activation(self) -> Elementwise: ...
-
-
-Form = TypeVar("Form", bound=ActivatedForm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,14 +194,17 @@ class SiftedForms:
         """
         if not self.activations:
             return self
-        forms, sizes = [], []
+        sizes, chains = list[Tensor](), list[MapNames]()
+        activations = list[Elementwise]()
         for names, each in self.activations.items():
-            forms += [FeedForward(maps=names, activation=one) for one in each]
             given = self.entered, self.left, self.maps, [names], each
             sizes.append(_feedforward_sizes(*given)[:, 0])
+            chains += [names] * len(each)
+            activations += each
         (read,) = yield [torch.cat(sizes)]
-        form = choose_loosest(forms, read, self.slack)
-        return replace(self, activations={form.maps: [form.activation]} if form else {})
+        best = choose_loosest(activations, read, self.slack)
+        left = {} if best is None else {chains[best]: [activations[best]]}
+        return replace(self, activations=left)
 
 
 def sift_feedforward(block: nn.Module, sublayer: Sublayer) -> Steps[SiftedForms]:
@@ -236,13 +228,19 @@ def sift_feedforward(block: nn.Module, sublayer: Sublayer) -> Steps[SiftedForms]
     return SiftedForms(maps=maps, activations=kept, entered=entered, left=left, slack=slack)
 
 
-def choose_loosest(forms: Sequence[Form], sizes: Tensor, slack: float) -> Form | None:
-    """Return the form of the largest constant among those about as near as the nearest, if any."""
-    pairs = zip(forms, sizes.tolist(), strict=True)
-    fits = [(form, size[0]) for form, size in pairs if _fit(size, slack).holds]
+def choose_loosest(activations: Sequence[Elementwise], sizes: Tensor, slack: float) -> int | None:
+    """Return which form of those about as near as the nearest has the largest constant, if any.
+
+    Args:
+        activations: of each form.
+        sizes: what `measure_gap` finds for it.
+        slack: what rounding explains.
+    """
+    pairs = enumerate(sizes.tolist())
+    fits = [(number, size[0]) for number, size in pairs if _fit(size, slack).holds]
     least = min((off for _, off in fits), default=0.0)
-    found = [form for form, off in fits if off <= APART * least]
-    return max(found, key=lambda form: form.activation.lipschitz, default=None)
+    found = [number for number, off in fits if off <= APART * least]
+    return max(found, key=lambda number: activations[number].lipschitz, default=None)
 
 
 def feedforward_maps(block: nn.Module) -> dict[str, Linear]:
