@@ -46,8 +46,8 @@ def _keep(layer: Layer, run: MeasureContext, found: Mapping[str, Constants]) -> 
     """Keep the constants that the first sequence brings for the others."""
     for name, constants in found.items():
         run.memory[layer.layer, name] = constants
-        if constants.refused is not None:
-            remark = f"bound: not applicable to {name} of {{layers}}, because {constants.refused}"
+        if (error := constants.refused) is not None:
+            remark = f"bound: not applicable to {name} of {{layers}}, because {error}"
             run.note_layer(f"bound ({name})", remark, layer.layer)
 
 
