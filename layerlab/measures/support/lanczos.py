@@ -29,7 +29,8 @@ HeadEvidence = Float[Tensor, "head value"]
 
 STEPS = 60
 SMOOTHINGS = 100
-FEW = 8  # of them are enough for nearly every head
+FEW = 8  # of them are enough for nearly every head,
+GROWTH = 3  # else this many times those that were made
 TOLERANCE = 8
 # A run that starts anywhere may meet a smaller singular value first, and rest there for a while;
 # the all-ones vector always holds a part of the largest one's.
@@ -221,7 +222,10 @@ class Perron:
 
     @property
     def steps_left(self) -> int:
-        return FEW if self._krylov.settled else self._krylov.steps_left
+        if not self._krylov.settled:
+            return self._krylov.steps_left
+        # Where a few were not enough, many more are likely to be wanted.
+        return min(max(FEW, GROWTH * self._smoothings), SMOOTHINGS - self._smoothings)
 
     def evidence(self) -> HeadEvidence:
         """Return both sides, or what the Lanczos run shows before there are any."""
