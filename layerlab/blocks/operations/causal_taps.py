@@ -27,6 +27,8 @@ def tap(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Strea
     if worthwhile(x):
         y: Stream = _Tapped.apply(x, weight, ages, added)
         return y
+    if torch.compiler.is_compiling() and torch.is_grad_enabled():
+        return _tap_compiled(x, weight, ages, added)
     return weigh(_reach(x, weight), weight, ages, added=added)
 
 
@@ -88,6 +90,39 @@ class _Tapped(torch.autograd.Function):
             _along(totals, x[sequences], given[:, start:end], seen, start)
         found = totals.t().sum_to_size(weight.shape).to(weight.dtype)
         return slope, found, None, None
+
+
+class _Compiled(_Tapped):
+    """The same for a compiler: of autograd's derivatives it would keep the padded tokens."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, ages: Tensor | None, added: bool) -> Tensor:
+        return weigh(_reach(x, weight), weight, ages, added=added)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, ages = ctx.saved_tensors
+        tokens, kernel = x.shape[1], weight.shape[1]
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        # A tensor with strides is one that is written, once, where each use would compute it anew.
+        gradient = gradient.as_strided(gradient.shape, gradient.stride())
+        slope, totals = gradient if ctx.added else torch.zeros_like(gradient), []
+        for back, tap in enumerate(weight.unbind(1)):
+            later = gradient
+            if ages is not None and back:
+                later = later * (ages >= back).unsqueeze(-1).to(later.dtype)
+            # Tokens stay where they are: moved as on the way, they would be kept for this.
+            later = functional.pad(later, (0, 0, 0, kernel))[:, back : back + tokens]
+            totals.append((x * later).sum((0, 1), dtype=exact))
+            slope = torch.addcmul(slope, later, tap)
+        found = torch.stack(totals, 1).sum_to_size(weight.shape)
+        return slope.to(x.dtype), found.to(weight.dtype), None, None
+
+
+@torch.compiler.allow_in_graph  # as one operation, whose derivatives are not looked for by autograd
+def _tap_compiled(x: Stream, weight: Tensor, ages: Tensor | None, added: bool) -> Stream:
+    y: Stream = _Compiled.apply(x, weight, ages, added)
+    return y
 
 
 def _down(

@@ -60,3 +60,20 @@ def test_bfloat16_features_with_float32_weights():
     assert short.grad.dtype == torch.bfloat16 and weight.grad.dtype == torch.float32
     exact = torch.autograd.grad(plain(x, weight, AGES, added=True).sum(), x)[0]
     torch.testing.assert_close(short.grad, exact.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ages", DOCUMENTS[:2], ids=["one", "packed"])
+@pytest.mark.parametrize(("tokens", "kernel", "rows"), [(50, 4, 12), (3, 5, 12), (50, 3, 1)])
+def test_a_compiler_keeps_what_it_read_and_gives_the_same_derivatives(ages, tokens, kernel, rows):
+    ages = None if ages is None else ages[:, :tokens]
+    compiled = torch.compile(tap, backend="aot_eager", fullgraph=True)
+    ours, theirs = (partial(one, ages=ages, added=True) for one in (compiled, plain))
+    inputs, kept = drawn((3, tokens, 12), (rows, kernel)), set[tuple[int, ...]]()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda one: (kept.add(tuple(one.shape)), one)[1], lambda one: one
+    ):
+        found = ours(*inputs)
+    assert torch.equal(found, theirs(*inputs))
+    assert (3, tokens, 12) in kept and (3, tokens + kernel - 1, 12) not in kept
+    same_derivatives(ours, theirs, inputs, rtol=0, atol=1e-12)
