@@ -16,19 +16,20 @@ from layerlab.blocks.operations.derivative import again, redone
 from layerlab.shapes import Stream
 
 
-def tap(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Stream:
+def tap(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool, place: int = 0) -> Stream:
     """Return y_t = sum over j of w_j x_(t-j), zeros before the first token, plus x_t if added.
 
     Args:
         weight: a row of w_j for every channel, or one row for all.
         ages: how many tokens of the same document stand before each; None where there is only one.
         added: whether x itself is part of the sum.
+        place: a number that no other sum of the model has.
     """
     if worthwhile(x):
         y: Stream = _Tapped.apply(x, weight, ages, added)
         return y
     if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        return _tap_compiled(x, weight, ages, added)
+        return _tap_compiled(x, weight, ages, added, place)
     return weigh(_reach(x, weight), weight, ages, added=added)
 
 
@@ -92,12 +93,26 @@ class _Tapped(torch.autograd.Function):
         return slope, found, None, None
 
 
-class _Compiled(_Tapped):
+class _Compiled(torch.autograd.Function):
     """The same for a compiler: of autograd's derivatives it would keep the padded tokens."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, ages: Tensor | None, added: bool) -> Tensor:
-        return weigh(_reach(x, weight), weight, ages, added=added)
+    def forward(x: Tensor, weight: Tensor, ages: Tensor | None, added: bool, place: int) -> Tensor:
+        taps = weight.unbind(1)
+        y = torch.addcmul(x, x, taps[0]) if added else x * taps[0]
+        # What several places share is kept for the derivatives, and with it what is made of it.
+        t = torch.arange(place, place + x.shape[1], device=x.device) - place
+        ages = t if ages is None else ages
+        for back in range(1, len(taps)):
+            # By an index: padding is nothing that a compiler does again on the way back.
+            earlier = x[:, (t - back).clamp(min=0)]
+            y = torch.addcmul(y, earlier * (ages >= back).unsqueeze(-1).to(x.dtype), taps[back])
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, ages, ctx.added, _ = inputs
+        ctx.save_for_backward(x, weight, ages)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -116,12 +131,14 @@ class _Compiled(_Tapped):
             totals.append((x * later).sum((0, 1), dtype=exact))
             slope = torch.addcmul(slope, later, tap)
         found = torch.stack(totals, 1).sum_to_size(weight.shape)
-        return slope.to(x.dtype), found.to(weight.dtype), None, None
+        return slope.to(x.dtype), found.to(weight.dtype), None, None, None
 
 
-@torch.compiler.allow_in_graph  # as one operation, whose derivatives are not looked for by autograd
-def _tap_compiled(x: Stream, weight: Tensor, ages: Tensor | None, added: bool) -> Stream:
-    y: Stream = _Compiled.apply(x, weight, ages, added)
+@torch.compiler.allow_in_graph  # as one operation with derivatives of its own
+def _tap_compiled(
+    x: Stream, weight: Tensor, ages: Tensor | None, added: bool, place: int
+) -> Stream:
+    y: Stream = _Compiled.apply(x, weight, ages, added, place)
     return y
 
 
