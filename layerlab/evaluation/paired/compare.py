@@ -331,7 +331,7 @@ def _row(
         "high": interval[1] if interval else None,
         "p": found.p,
         "holm": corrected[0] if corrected else None,
-        "detectable": found.found.detectable,
+        "detectable": found.detectable,
         "test": found.test,
         "margin": margin,
         "within": within,

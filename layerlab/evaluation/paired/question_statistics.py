@@ -16,7 +16,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerlab.experiments.statistics.differences import Difference, Level, paired_difference
+from layerlab.experiments.statistics.differences import (
+    Difference,
+    Level,
+    Range,
+    paired_difference,
+)
 
 EXACT, CLUSTERS, T_TEST = "exact McNemar test", "exact test over clusters", "paired t-test"
 
@@ -31,7 +36,7 @@ class QuestionTest:
         units: of replication: questions, clusters of questions, or tasks.
         difference: mean of the model less that of the baseline.
         p: two-sided, before any correction; None where one unit tells nothing of chance.
-        found: interval, and the difference that can be detected.
+        found: interval, and the difference that a t-test can detect.
         gained: questions that only the model has right; None where answers are no such.
         lost: those that only the baseline has right.
     """
@@ -44,6 +49,18 @@ class QuestionTest:
     found: Difference
     gained: int | None = None
     lost: int | None = None
+
+    @property
+    def detectable(self) -> Range | None:
+        """The range of the smallest difference that is found at the power.
+
+        Where few answers differ, the error tells of few: an exact test needs more, whatever it is.
+        """
+        found = self.found.detectable
+        if found is None or self.gained is None:
+            return found
+        least = smallest_exact(self.units, self.n, self.found.level)
+        return max(found[0], least), max(found[1], least)
 
 
 def compare_questions(
@@ -145,6 +162,32 @@ def sign_test(sums: Sequence[int]) -> float:
     far = abs(sum(sums))
     places = np.abs(2 * np.arange(len(distribution)) - most)
     return min(1.0, float(distribution[places >= far].sum()))
+
+
+def smallest_exact(units: int, n: int, level: Level) -> float:
+    """Return the smallest difference of shares that an exact test finds at the power.
+
+        s units / n   with   P(Binomial(units, s) >= f) = power   and   2^(1 - f) < alpha
+
+    All of it goes in one direction, at a question in each unit that differs; more than 1 where so
+    few units never suffice.
+
+    Source: Own.
+
+    Args:
+        units: that change sides, each by itself.
+        n: questions.
+
+    Example:
+        >>> round(smallest_exact(1000, 1000, Level()), 4), smallest_exact(5, 5, Level())
+        (0.0079, 2.0)
+    """
+    from scipy.special import betaincinv
+
+    fewest = math.floor(-math.log2(level.strictest)) + 2
+    if fewest > units:
+        return 2.0
+    return float(betaincinv(fewest, units - fewest + 1, level.power)) * units / n
 
 
 def adjusted_difference(gained: int, lost: int, n: int, level: Level) -> Difference:

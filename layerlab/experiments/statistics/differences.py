@@ -357,9 +357,9 @@ def required_seeds(effect: Real, at: Callable[[int], Range], level: Level) -> in
 
     low, high = 1, 2
     while not enough(high):
-        low, high = high, 2 * high
-        if high > MOST_SEEDS:
+        if high == MOST_SEEDS:
             return None
+        low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -217,18 +217,31 @@ def test_models_that_are_alike_are_rarely_told_apart():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("n", "flips"), [(50, 0.2), (300, 0.1), (1000, 0.2)])
+@pytest.mark.parametrize(
+    ("n", "flips"),
+    [(50, 0.2), (300, 0.1), (1000, 0.2), (20, 0.0), (50, 0.04), (1000, 0.002), (9000, 0.0006)],
+)
 @pytest.mark.parametrize("comparisons", [1, 60])
 def test_what_can_be_detected_is_found_as_often_as_is_said(n, flips, comparisons):
     """The larger end, which is told, is found by the exact test in 80 % of 2,000 at least."""
     level = Level(comparisons=comparisons)
     half = round(n * flips / 2)
-    _, most = adjusted_difference(half, half, n, level).detectable or (0.0, 0.0)
-    gained, lost = (flips + most) / 2, max((flips - most) / 2, 0.0)
+    told = compare_questions(*answers(n - 2 * half, half, half, 0), level=level)
+    _, most = told.detectable or (0.0, 0.0)
+    # More answers differ than did, where fewer could not make so large a difference.
+    gained = max((flips + most) / 2, most)
     rng = np.random.default_rng(5)
-    table = rng.multinomial(n, [gained, lost, 1 - gained - lost], 2000).tolist()
+    table = rng.multinomial(n, [gained, gained - most, 1 - 2 * gained + most], 2000).tolist()
     found = [
         more + less > 0 and stats.binomtest(more, more + less).pvalue < level.strictest
         for more, less, _ in table
     ]
     assert np.mean(found) > level.power - 3 * math.sqrt(0.8 * 0.2 / 2000)
+
+
+def test_so_few_clusters_that_no_exact_test_finds_anything_detect_nothing():
+    ours, theirs = (np.arange(60) % 7 == 0).astype(float), np.zeros(60)
+    few, enough = (
+        compare_questions(ours, theirs, np.arange(60) // size).detectable for size in (12, 10)
+    )
+    assert few == (2.0, 2.0) and max(enough) <= 1

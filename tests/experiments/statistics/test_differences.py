@@ -176,6 +176,8 @@ def test_welch_of_equal_spreads_says_what_the_simulation_finds():
 
 def test_an_effect_of_next_to_nothing_takes_more_seeds_than_there_are():
     assert required_seeds(1e-9, pairs_of(1.0), Level()) is None
+    normal = (stats.norm.isf(0.025) + stats.norm.isf(0.2)) / 0.00335
+    assert required_seeds(0.00335, pairs_of(1.0), Level()) == pytest.approx(normal**2, abs=5)
     assert paired_difference([3.0, 3.1, 3.2], [3.1, 3.0, 3.2]).mean == pytest.approx(0, abs=1e-15)
     assert paired_difference([3.0, 3.1], [3.0, 3.1]).needed is None
 
