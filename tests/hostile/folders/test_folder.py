@@ -17,7 +17,6 @@ from layerlab.experiments.session import PreparedRecipe
 from layerlab.records.parse import read_json, seal, unseal
 from layerlab.report.pages.comparison import save_comparison
 from layerlab.studies.engine.runner import study
-from layerlab.system import files
 from layerlab.system.files import check_links
 from tests.hostile.attack import typed
 from tests.training.support.drawn import recipe, records, write
@@ -219,16 +218,16 @@ def test_a_page_of_the_users_beside_a_comparison_stays(place):
 def test_a_comparison_is_known_wherever_writing_is_cut_off(place, monkeypatch):
     for one in ("comparison.json", "report.html", "tables", "pictures"):
         (shutil.rmtree if (place / one).is_dir() else os.unlink)(place / one)
-    written, write_file = list[Path](), files.write_file
+    written, replace = list[Path](), Path.replace
 
-    def stop(path: Path, content: str) -> Path:
+    def stop(partial: Path, target: Path) -> Path:
         if len(written) == 2:
             raise KeyboardInterrupt
-        written.append(path)
-        return write_file(path, content)
+        written.append(target)
+        return replace(partial, target)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(files, "write_file", stop)
+        patched.setattr(Path, "replace", stop)
         layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)
     assert not (place / "report.html").exists() and (place / "tables").is_dir()
     layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,21 +55,19 @@ def save(out: Path) -> Path:
 
 @pytest.mark.full
 def test_an_adaptation_is_known_wherever_writing_is_cut_off(tmp_path, monkeypatch):
-    from layerlab.system import files
-
-    write_file, whole = files.write_file, 0
+    replace, whole = Path.replace, 0
     for stop in range(1, 20):
         count = 0
 
-        def end(*given: Any, last: int = stop) -> Path:
+        def end(partial: Path, target: Path, last: int = stop) -> Path:
             nonlocal count
             count += 1
             if count > last:
                 raise KeyboardInterrupt
-            return write_file(*given)
+            return replace(partial, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(files, "write_file", end)
+            patch.setattr(Path, "replace", end)
             try:
                 save(tmp_path)
                 whole = stop
