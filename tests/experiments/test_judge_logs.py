@@ -99,6 +99,17 @@ def test_seeds_that_are_left_are_not_said_to_be_none():
     assert row["said"].startswith("no verdict on steps:3.5 of wide and plain: 0 of 3 runs against")
 
 
+def test_arms_whose_runs_are_left_at_other_seeds_are_not_said_to_share_none():
+    left = {"plain": (1, 2), "wide": (3, 4)}
+    logs = [
+        log(arm, n, (3.0 if n in own else 4.0) + n / 1e3)
+        for arm, own in left.items()
+        for n in (1, 2, 3, 4)
+    ]
+    (row,) = judged(logs, JudgedStep(target=3.5))["measures"]
+    assert row["n"] == 2 and "2 seeds, unpaired: no seed has a number for both" in row["said"]
+
+
 def test_each_value_stands_below_its_own_seed_where_arms_have_unlike_ones():
     seeds = {"plain": (1, 2), "early": (1, 2, 7), "late": (2, 5)}
     logs = [log(arm, n, 3.0 + n / 1e3) for arm, own in seeds.items() for n in own]
