@@ -30,7 +30,8 @@ from layerlab.experiments.log_values import (
 )
 from layerlab.experiments.statistics.differences import check_confidence, check_margin
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
-from layerlab.logs.training_log import ROWS, TrainingLog
+from layerlab.logs.training_log import ROWS, UPDATES, TrainingLog
+from layerlab.recipes.compared_measures import STEP_UNIT
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord
@@ -82,7 +83,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         refuse_unlike(unlike, names)
     higher = _is_higher(logs, asked)
     records = make_records(logs, asked.judged, higher=higher)
-    section = _section(names, [one.seed for one in records], asked, higher=higher)
+    section = _section(logs, names, records, asked, higher=higher)
     name = logs[0].loss_name if higher else LOSS
     unit = name_unit(name)
     baselines = dict.fromkeys(names, names[0])
@@ -148,7 +149,7 @@ def weigh_pair(
     names = list_arms(logs, asked.baseline)
     higher = _is_higher(logs, asked)
     records = make_records(logs, asked.judged, higher=higher)
-    section = _section(names, [one.seed for one in records], asked, higher=higher)
+    section = _section(logs, names, records, asked, higher=higher)
     stages, _ = look_at_runs(section, dict.fromkeys(names, names[0]), records, LOSS, [])
     test = PairTest(names[1], names[0], measure=next(iter(section.measures), LOSS))
     remarks = [
@@ -168,19 +169,30 @@ class _LogSection(CompareSection):
 
     Attributes:
         higher: whether it is.
+        counted: what its steps are.
     """
 
     higher: bool = False
+    counted: str = STEP_UNIT
 
     def is_higher_better(self, measure: str) -> bool:
         """Return whether more is better in a measure."""
         return self.higher if measure == LOSS else super().is_higher_better(measure)
 
+    def find_step_unit(self) -> str:
+        """Return what the steps of runs are."""
+        return self.counted
+
 
 def _section(
-    names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest, *, higher: bool = False
+    logs: Sequence[TrainingLog],
+    names: Sequence[str],
+    records: Sequence[RunRecord],
+    asked: JudgeRequest,
+    *,
+    higher: bool = False,
 ) -> CompareSection:
-    target = asked.judged.target
+    target, counted = asked.judged.target, logs[0].step_name
     claims = [
         Claim(
             source="asked for",
@@ -194,9 +206,10 @@ def _section(
     ]
     return _LogSection(
         higher=higher,
+        counted=STEP_UNIT if counted.lower() in UPDATES else counted,
         arms=tuple(names),
         baseline=names[0],
-        seeds=tuple(sorted(set(seeds))),
+        seeds=tuple(sorted({one.seed for one in records})),
         measures=() if target is None else (f"steps:{target!r}",),
         claims=tuple(claims),
         confidence=asked.confidence,

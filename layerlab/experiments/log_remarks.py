@@ -35,8 +35,8 @@ def _describe_again(logs: Sequence[TrainingLog]) -> Iterator[str]:
     if again := [one for one in logs if one.again]:
         total = sum(one.again for one in again)
         yield (
-            f"{total:,} readings of {len(again)} runs are of steps that were logged again; the "
-            "last of each counts"
+            f"{total:,} readings of {len(again)} runs are of steps that were logged or passed "
+            "again; the last time counts"
         )
     if back := [f"{one.name} (to {one.resumed:g})" for one in logs if one.resumed is not None]:
         yield (

@@ -328,9 +328,21 @@ def _refuse_elsewhere(table: "pa.Table", loss: str, run: str, path: Path) -> Non
 
 
 def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the places of the last reading of each step, in order, and how many were earlier."""
-    _, last = np.unique(steps[::-1], return_index=True)
-    return len(steps) - 1 - last, len(steps) - len(last)
+    """Return the places of the readings that count, in order of steps, and how many do not.
+
+    Of each step the last one counts. A run that goes back to a step, and logs one that was logged
+    before, has left its first way: readings between steps that it takes again are of that way.
+    """
+    found, at = np.unique(steps, return_inverse=True)
+    places = np.full(len(found), -1)
+    rising = np.flatnonzero(np.diff(steps) < 0) + 1
+    for part in np.split(np.arange(len(steps)), rising):
+        taken = at[part]
+        if (places[taken] >= 0).any():
+            places[taken[0] : taken[-1]] = -1
+        places[taken] = part
+    kept = places[places >= 0]
+    return kept, len(steps) - len(kept)
 
 
 def _find(

@@ -12,6 +12,7 @@ MeasureKind = Literal["steps", "peak", "spikes", "gradient", "suite", "command"]
 
 # Readings of a monitor of which the largest says something of a run.
 PEAKS = ("score", "attention_norm", "stream_norm", "growth", "gradient")
+STEP_UNIT = "updates"  # are what the steps of a run are, where a log does not count others
 FORMS = ("steps:LOSS", "peak:READING", "spikes", "gradient", "suite:NAME", "command:NAME")
 TASK_FILES = (".yaml", ".yml")
 _BARE = ("spikes", "gradient")

@@ -8,7 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from layerlab.recipes.compared_measures import COMMAND, check_measure, is_scored, parse_measure
+from layerlab.recipes.compared_measures import (
+    COMMAND,
+    STEP_UNIT,
+    check_measure,
+    is_scored,
+    parse_measure,
+)
 from layerlab.recipes.training_sections import Count, Name, Positive, Section, Whole
 from layerlab.validation import suggest
 
@@ -262,6 +268,10 @@ class CompareSection(Section):
             return False
         parsed = parse_measure(measure)
         return parsed.kind != COMMAND or self.commands[parsed.name].better == "higher"
+
+    def find_step_unit(self) -> str:
+        """Return what the steps of runs are."""
+        return STEP_UNIT
 
     @property
     def grid_rates(self) -> tuple[float, ...]:

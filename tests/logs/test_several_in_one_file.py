@@ -15,6 +15,27 @@ def test_steps_that_are_logged_again_count_once(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("steps", "counts"),
+    [
+        # It had come to 25 and 30 when it was taken up again from a checkpoint behind 10.
+        ([10, 20, 25, 30, 20, 30, 40], [0, 4, 5, 6]),
+        ([10, 20, 25, 30, 15, 30, 40], [0, 4, 5, 6]),
+        ([10, 20, 25, 30, 20, 28, 24, 28, 35], [0, 4, 6, 7, 8]),
+        # How it got beyond where it is by now, nothing else tells.
+        ([10, 20, 25, 30, 20, 26], [0, 4, 5, 3]),
+        # Rows in no order are of one way.
+        ([40, 30, 30, 20, 10], [4, 3, 2, 0]),
+        ([10, 100, 20, 200], [0, 2, 1, 3]),
+    ],
+)
+def test_what_a_resumed_run_had_passed_before_does_not_count(tmp_path, steps, counts):
+    rows = [{"step": step, "loss": 5.0 + place / 10} for place, step in enumerate(steps)]
+    (found,) = read(write_csv(tmp_path / "resumed-s1.csv", rows))
+    assert found.losses.tolist() == [rows[place]["loss"] for place in counts]
+    assert found.again == len(steps) - len(counts)
+
+
+@pytest.mark.parametrize(
     ("losses", "again"),
     [
         ("10,9\n10,8\n20,7\n30,6\n", 1),  # it failed behind its first reading

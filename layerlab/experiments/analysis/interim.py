@@ -114,7 +114,8 @@ class Look:
         if measure == LOSS:
             return side.diverged
         ended = {seed: side.runs[seed] for seed in side.values}
-        return {**side.diverged, **explain_unreached(measure, ended, side.metric)}
+        counted = self.section.find_step_unit()
+        return {**side.diverged, **explain_unreached(measure, ended, side.metric, counted)}
 
     def missing(self, test: PairTest) -> list[int]:
         """Return the planned seeds that an arm of a test has not finished, or not a score of."""

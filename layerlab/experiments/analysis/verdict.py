@@ -317,7 +317,7 @@ def describe_evidence(case: Case) -> str:
 def describe_pairing(found: Difference) -> str:
     """Describe how many seeds a difference rests on, and whether they are paired."""
     count = f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
-    return count + (", unpaired: the two share no seed" if found.kind == "welch" else "")
+    return count + (", unpaired: no seed has a number for both" if found.kind == "welch" else "")
 
 
 def describe_later(

@@ -125,7 +125,7 @@ def test_what_limits_a_verdict_is_said_with_it():
 def test_unpaired_arms_are_labelled():
     found = judged(welch([2.0, 2.01, 2.02], BASE))
     assert found.word == "better"
-    assert "unpaired: the two share no seed" in found.said
+    assert "unpaired: no seed has a number for both" in found.said
 
 
 def test_a_verdict_names_its_scale_and_the_parts_of_its_error():

@@ -53,7 +53,7 @@ def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, An
         diverged=judged.loss_reasons(test.arm, measure),
         base_diverged=judged.loss_reasons(test.baseline, measure),
         scale=describe_scale(stage.sides[test.arm]),
-        unit=unit_of(measure),
+        unit=unit_of(measure, stage.section.find_step_unit()),
         words=_words(measure, stage.section),
         questions=is_scored(measure),
         answers_alike=is_scored(measure) and judged.answers_alike(test),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from layerlab.experiments.analysis.readings import gradient_profile
-from layerlab.recipes.compared_measures import ComparedMeasure, parse_measure
+from layerlab.recipes.compared_measures import STEP_UNIT, ComparedMeasure, parse_measure
 from layerlab.records.run import RunRecord
 from layerlab.records.scores import ModelScore
 
@@ -15,15 +15,19 @@ def name_unit(metric: str) -> str:
     return _LOSS_UNITS.get(metric, f"in {metric}")
 
 
-def unit_of(measure: str) -> str:
-    """Return the unit of a measure's numbers."""
+def unit_of(measure: str, counted: str = STEP_UNIT) -> str:
+    """Return the unit of a measure's numbers.
+
+    Args:
+        counted: what the steps of runs are.
+    """
     parsed = parse_measure(measure)
     if parsed.kind == "peak":
         return f"in {parsed.reading}"
     if parsed.scored:
         return "in score"
     return {
-        "steps": "updates",
+        "steps": counted,
         "spikes": "loss spikes a run",
         "gradient": gradient_profile.UNIT,
     }[parsed.kind]
@@ -57,11 +61,14 @@ def read_scores(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, ModelS
     }
 
 
-def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, str]:
+def explain_unreached(
+    measure: str, runs: Mapping[int, RunRecord], metric: str, counted: str = STEP_UNIT
+) -> dict[int, str]:
     """Return by seed why a run never came to what a measure counts the steps to.
 
     Args:
         runs: that ended with a loss in the metric.
+        counted: what their steps are.
     """
     parsed = parse_measure(measure)
     if parsed.kind != "steps":
@@ -69,7 +76,7 @@ def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) 
     read = read_runs(measure, runs, metric)
     unit = name_unit(metric)
     return {
-        seed: f"not below {parsed.loss:g} {unit} in {int(run.value('updates') or 0):,} updates"
+        seed: f"not below {parsed.loss:g} {unit} in {run.value('updates') or 0:,.10g} {counted}"
         for seed, run in runs.items()
         if seed not in read
     }

@@ -30,6 +30,12 @@ class Elementwise:
             return self.lipschitz
         return 2 * given.abs().amax((-2, -1))
 
+    def local_slope(self, given: Tensor) -> Tensor | float:
+        """Return a bound on |f'| at each number: by it an error of that number is carried on."""
+        if isfinite(self.lipschitz):
+            return self.lipschitz
+        return 2 * given.clamp_min(0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Series:

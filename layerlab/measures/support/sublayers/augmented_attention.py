@@ -225,7 +225,7 @@ def _follow_noise(
     total = torch.zeros(())
     for first, *rest in paths:
         given, error = apply_linear(entered, first)
-        made = activation.slope(given) ** 2 * error + activation.function(given).square()
+        made = activation.local_slope(given) ** 2 * error + activation.function(given).square()
         for one in rest:
             made = made @ one.weight.square()
         total = total.to(made) + made

@@ -335,17 +335,11 @@ def _feedforward_sizes(
     inner, error = map(torch.stack, zip(*factors, strict=True))
     given, of_given = map(torch.stack, zip(*(applied[names[-1]] for names in inside), strict=True))
     active = torch.stack([one.function(given) for one in activations])
-    off = torch.stack([_slope(one, given) ** 2 * of_given for one in activations])
+    off = torch.stack([one.local_slope(given) ** 2 * of_given for one in activations])
     made = active * inner
     noise = off * inner.square() + active.square() * error + made.square()
     gap = made @ outward.weight + outward.bias - left
     return measure_gap(gap, noise @ outward.weight.square() + left.square())
-
-
-def _slope(activation: Elementwise, given: Float[Tensor, "chain token inner"]) -> Tensor | float:
-    """Return the largest slope of an activation on each of several ranges."""
-    slope = activation.slope(given)
-    return slope[:, None, None] if isinstance(slope, Tensor) else slope
 
 
 def apply_linear(entered: Hidden, map_: Linear) -> tuple[Tensor, Tensor]:
