@@ -335,8 +335,8 @@ def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:
     """
     found, at = np.unique(steps, return_inverse=True)
     places = np.full(len(found), -1)
-    rising = np.flatnonzero(np.diff(steps) < 0) + 1
-    for part in np.split(np.arange(len(steps)), rising):
+    starts = np.flatnonzero(np.diff(steps) < 0) + 1
+    for part in np.split(np.arange(len(steps)), starts):
         taken = at[part]
         if (places[taken] >= 0).any():
             places[taken[0] : taken[-1]] = -1

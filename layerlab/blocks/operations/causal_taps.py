@@ -23,7 +23,7 @@ def tap(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool, place: i
         weight: a row of w_j for every channel, or one row for all.
         ages: how many tokens of the same document stand before each; None where there is only one.
         added: whether x itself is part of the sum.
-        place: a number that no other sum of the model has.
+        place: a number that no other sum of the layer has.
     """
     if worthwhile(x):
         y: Stream = _Tapped.apply(x, weight, ages, added)
@@ -100,7 +100,7 @@ class _Compiled(torch.autograd.Function):
     def forward(x: Tensor, weight: Tensor, ages: Tensor | None, added: bool, place: int) -> Tensor:
         taps = weight.unbind(1)
         y = torch.addcmul(x, x, taps[0]) if added else x * taps[0]
-        # What several places share is kept for the derivatives, and with it what is made of it.
+        # A compiler would keep what several places share, and with it what is made of it.
         t = torch.arange(place, place + x.shape[1], device=x.device) - place
         ages = t if ages is None else ages
         for back in range(1, len(taps)):

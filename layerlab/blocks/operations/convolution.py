@@ -13,8 +13,6 @@ from layerlab.blocks.operations.causal_taps import tap, weigh
 from layerlab.errors import UserError
 from layerlab.shapes import Stream
 
-MOST_STATES = 16  # of one layer; more than any has
-
 
 class CausalConvolution(nn.Module):
     """y_t = sum over j of w_j x_(t-j), j from 0 below `kernel`, for each channel on its own.
@@ -38,12 +36,8 @@ class CausalConvolution(nn.Module):
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
         if flow.cache is None or self.kernel == 1:
-            return tap(x, self.weight, flow.ages, added=self.added, place=self.number(flow))
+            return tap(x, self.weight, flow.ages, added=self.added, place=self.state)
         return weigh(self._past(x, flow), self.weight, flow.ages, added=self.added)
-
-    def number(self, flow: Flow) -> int:
-        """Return a number that no other convolution of the model has."""
-        return MOST_STATES * flow.layer + self.state
 
     def _past(self, x: Tensor, flow: Flow) -> Tensor:
         """Return the tokens of x with kernel - 1 tokens before them."""

@@ -21,7 +21,7 @@ from layerlab.measures.support.sublayers.sublayer_bounds import (
     CONTRACTION,
     Constants,
     attention_bound,
-    certified_constants,
+    certify_constants,
     contraction,
     feedforward_bound,
     find_constants,
@@ -53,7 +53,7 @@ def _keep(layer: Layer, run: MeasureContext, found: Mapping[str, Constants]) -> 
 
 def _learn(layer: Layer, run: MeasureContext) -> None:
     """Keep the constants of a record whose rows need not be read."""
-    _keep(layer, run, certified_constants(layer, _list_open(layer, run)))
+    _keep(layer, run, certify_constants(layer, _list_open(layer, run)))
 
 
 def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tensor]:

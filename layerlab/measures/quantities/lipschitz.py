@@ -23,9 +23,9 @@ from layerlab.measures.measure import Measure, MeasureContext, Row, describe_pac
 from layerlab.measures.support.golub_kahan import GolubKahan, Ritz, Vector, converge
 from layerlab.measures.support.spectral_norms import (
     UNKNOWN,
-    multiply_norms,
     room_for_weights,
     weight_bytes,
+    weight_products,
 )
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.head_weights import matrices
@@ -179,7 +179,7 @@ def _read_together(layer: Layer, run: MeasureContext) -> dict[int, Tensor]:
             if not behind or room < 0 or any(one.device != device for one in behind.values()):
                 break
             given[number] = behind
-    return dict(zip(given, multiply_norms(list(given.values())), strict=True))
+    return dict(zip(given, weight_products(list(given.values())), strict=True))
 
 
 def _weights(layer: Layer, run: MeasureContext) -> Tensor:

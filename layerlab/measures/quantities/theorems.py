@@ -32,7 +32,7 @@ from layerlab.measures.support.sublayers.augmented_attention import (
 )
 from layerlab.measures.support.sublayers.sublayer_bounds import (
     Constants,
-    certified_constants,
+    certify_constants,
     feedforward_bound,
 )
 from layerlab.measures.support.sublayers.sublayer_forms import rounding
@@ -231,7 +231,7 @@ def _take(constants: Constants) -> Constants:
 def _read_layer(layer: Layer, found: _TheoremRows) -> None:
     """Add the rows of one layer, or say why there are none."""
     kept: dict[str, Any] = {"attention": None, "shortcut": None, "ffn": None}
-    constants = certified_constants(
+    constants = certify_constants(
         layer, [one for one in ("attention", "ffn") if one in layer.sublayers]
     )
     tried = {

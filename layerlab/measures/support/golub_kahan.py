@@ -175,13 +175,34 @@ def converge(runs: Sequence[GolubKahanRun], skipped: int = 0) -> Steps[None]:
         interval *= schedule.sync_growth
 
 
+class KrylovRun:
+    """A `GolubKahanRun` whose steps are those of a Lanczos recurrence."""
+
+    settled: bool
+    _krylov: Krylov
+
+    @property
+    def steps_left(self) -> int:
+        """Return how many steps are left."""
+        return self._krylov.steps_left
+
+    def evidence(self) -> Tensor:
+        """Return what the recurrence is judged by."""
+        return self._krylov.evidence()
+
+    def judge(self, evidence: Tensor) -> None:
+        """Say whether it has settled."""
+        self._krylov.judge(evidence)
+        self.settled = self._krylov.settled
+
+
 class SpectralBounds:
-    """Spectral norms of batches of matrices, which some of them may still exceed.
+    """Bounds of the spectral norms of batches of matrices: from above once each is certified.
 
     Those whose shorter sides are as long are read side by side.
 
     Attributes:
-        missing: the norms that no factor certifies as yet.
+        missing: the bounds that no factor certifies as yet.
     """
 
     def __init__(self, matrices: Sequence[AnyBatch]) -> None:
@@ -201,12 +222,12 @@ class SpectralBounds:
         self.missing = [(one, list(range(len(one.gram)))) for one in large]
 
     def certify(self) -> Steps[None]:
-        """Raise the norms until a factor certifies each."""
+        """Raise the bounds until a factor certifies each."""
         while self.missing:
             self.judge((yield self.factor()))
 
     def factor(self) -> list[Tensor]:
-        """Return which of the missing norms have no factor; with each call more is tried."""
+        """Return which of the missing bounds have no factor; with each call more is tried."""
         return [one.factor(numbers) for one, numbers in self.missing]
 
     def judge(self, lacking: Sequence[Tensor]) -> None:
@@ -218,7 +239,7 @@ class SpectralBounds:
         ]
 
     def values(self) -> list[Tensor]:
-        """Return the norms, never below the true ones unless they are missing."""
+        """Return the bounds, never below the norms but for those that are missing."""
         found = dict[int, Tensor]()
         for numbers, one in zip(self._numbers, self._parts, strict=True):
             found.update(zip(numbers, one.bounds(), strict=True))
@@ -250,7 +271,7 @@ def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
     return bounds.values()
 
 
-class _CertifiedBounds:
+class _CertifiedBounds(KrylovRun):
     """The largest eigenvalues of the Gram matrices of batches, from below, then from above.
 
     Attributes:
@@ -282,19 +303,11 @@ class _CertifiedBounds:
         limit = min(terms) / 8
         self._krylov = Krylov(start.to(self.gram).expand(len(gram), rows), tolerance=limit)
 
-    @property
-    def steps_left(self) -> int:
-        return self._krylov.steps_left
-
-    def evidence(self) -> Tensor:
-        return self._krylov.evidence()
-
     def advance(self) -> None:
         self._krylov.absorb(*self._multiply())
 
     def judge(self, evidence: Tensor) -> None:
-        self._krylov.judge(evidence)
-        self.settled = self._krylov.settled
+        super().judge(evidence)
         if self.settled:
             # The mean eigenvalue is never above the largest one.
             self.found = self._multiply()[1].clamp_min(self._trace / self.gram.shape[1])

@@ -10,10 +10,10 @@ from math import nan
 import torch
 from torch import Tensor
 
-from layerlab.measures.support.golub_kahan import AnyMatrix, converge
+from layerlab.measures.support.golub_kahan import AnyMatrix, KrylovRun, converge
 from layerlab.measures.support.lanczos import Krylov
 from layerlab.observe.architecture.weight_matrices import EXPERT
-from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host, widen
+from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, widen
 from layerlab.observe.tracing.host_steps import run_steps
 
 WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-8
@@ -28,10 +28,10 @@ FLOAT = 4
 UNKNOWN = torch.tensor(nan)
 
 
-def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
+def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[Tensor]:
     """Return the largest singular value of each weight matrix, by products with it.
 
-    It is accurate to six digits.
+    It is accurate to six digits, and stays on its device.
 
     ||W||_2 = max_x |W x| / |x|
 
@@ -39,14 +39,9 @@ def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
     Unit: that of the weights.
 
     Example:
-        >>> [round(norm, 6) for norm in spectral_norms([torch.diag(torch.tensor([1.0, 4.0]))])]
+        >>> [round(float(one), 6) for one in spectral_norms([torch.diag(torch.tensor([1.0, 4.0]))])]
         [4.0]
     """
-    return [float(norm) for norm in read_host(find_norms(matrices))]
-
-
-def find_norms(matrices: Sequence[AnyMatrix]) -> list[Tensor]:
-    """Return the norms as they lie on their device."""
     found = dict[int, Tensor]()
     for group in _groups(matrices):
         alike: dict[tuple[object, ...], list[int]] = {}
@@ -95,7 +90,7 @@ def room_for_weights(device: torch.device) -> float:
     return 0.0 if schedule is PROCESSOR else schedule.tile_bytes
 
 
-def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
+def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     """Return the product of the spectral norms of each block's matrices; of experts, the largest.
 
     weights = prod_W ||W||_2
@@ -110,10 +105,6 @@ def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
         blocks: of each its matrices by name; `experts.0.up`, `experts.1.up`, ... and the slices of
             a stack of matrices count as one, with their largest norm.
     """
-    return [float(product) for product in read_host(multiply_norms(blocks))]
-
-
-def multiply_norms(blocks: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     roles: list[tuple[int, str]] = []
     parts: list[AnyMatrix] = []
     for number, given in enumerate(blocks):
@@ -124,17 +115,18 @@ def multiply_norms(blocks: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
             roles += [(number, EXPERT.sub(".*", name))] * len(each)
             parts += each
     largest: list[dict[str, Tensor]] = [{} for _ in blocks]
-    for (number, role), norm in zip(roles, find_norms(parts), strict=True):
+    for (number, role), norm in zip(roles, spectral_norms(parts), strict=True):
         found = largest[number]
         found[role] = torch.maximum(found[role], norm.to(found[role])) if role in found else norm
     return [reduce(torch.mul, found.values()) if found else UNKNOWN for found in largest]
 
 
 def weight_bytes(given: Mapping[str, Tensor]) -> int:
+    """Return the bytes that matrices take while products with them are taken."""
     return sum(tensor.numel() for tensor in given.values()) * FLOAT
 
 
-class _StackedNorms:
+class _StackedNorms(KrylovRun):
     """The largest singular values of matrices of one shape, by a Lanczos run on W^T W of each.
 
     Args:
@@ -151,21 +143,10 @@ class _StackedNorms:
         self._wide = wide
         self._krylov = Krylov(start.expand(len(wide), -1), steps, tolerance / torch.finfo(kind).eps)
 
-    @property
-    def steps_left(self) -> int:
-        return self._krylov.steps_left
-
-    def evidence(self) -> Tensor:
-        return self._krylov.evidence()
-
     def advance(self) -> None:
         image = self._image()
         product = torch.bmm(self._wide.mT, image[..., None])[..., 0]
         self._krylov.absorb(product, widen(image).square().sum(1))
-
-    def judge(self, evidence: Tensor) -> None:
-        self._krylov.judge(evidence)
-        self.settled = self._krylov.settled
 
     def norms(self) -> Tensor:
         """Return ||W x|| at the best vector, which does not square the rounding error."""

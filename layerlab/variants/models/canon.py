@@ -56,11 +56,11 @@ class Canon(CausalConvolution):
     def forward(self, x: Tensor | tuple[Tensor, ...], flow: Flow) -> Any:
         if not isinstance(x, tuple):
             return super().forward(x, flow)
-        sizes, place = [one.shape[-1] for one in x], self.number(flow)
+        sizes = [one.shape[-1] for one in x]
         if flow.cache is not None:  # it keeps them as one
             return super().forward(torch.cat(x, dim=-1), flow).split(sizes, dim=-1)
         return tuple(
-            tap(one, weight, flow.ages, added=self.added, place=place)
+            tap(one, weight, flow.ages, added=self.added, place=self.state)
             for one, weight in zip(x, self.weight.split(sizes), strict=True)
         )
 

@@ -222,7 +222,7 @@ def find_constants(layer: Layer, names: Sequence[str]) -> SublayerConstants:
     return run_steps(find())
 
 
-def certified_constants(layer: Layer, names: Sequence[str]) -> dict[str, Constants]:
+def certify_constants(layer: Layer, names: Sequence[str]) -> dict[str, Constants]:
     """Return what the weights of a layer's sublayers bring to their bounds.
 
     Source: pangu23, Theorems 2, 3 and 7.
