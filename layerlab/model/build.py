@@ -155,5 +155,7 @@ def compile_layers(layers: Collection[nn.Module], **settings: Any) -> None:
     dynamo.accumulated_recompile_limit += graphs
     # Else it would train uncompiled beyond its limits, without a word.
     dynamo.fail_on_recompile_limit_hit = True
+    # As uncompiled, what is kept exact on the way there is so on the way back.
+    torch._functorch.config.backward_pass_autocast = "off"
     for layer in layers:
         layer.compile(dynamic=False, **settings)

@@ -1,4 +1,4 @@
-"""Recomputation in the backward pass of a compiled training step.
+"""What a compiled training step computes again on the way back, and what it writes once.
 
 Left to itself the compiler saves what matrix products read and what sums are taken of, however
 cheap it is to recompute: of PolyNorm it saved two powers of the features, and the result.
@@ -22,3 +22,40 @@ def recompute(function: Callable[..., Any], *inputs: Tensor) -> Any:
     if compiled and torch.is_grad_enabled():
         return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return function(*inputs)
+
+
+def is_fused(x: Tensor) -> bool:
+    """Return whether a compiler for GPUs is at work: it takes all sums of a row in one pass.
+
+    That is, if none is a product; and on a processor products are faster.
+    """
+    return torch.compiler.is_compiling() and x.device.type != "cpu"
+
+
+class _WrittenGradient(torch.autograd.Function):
+    """The same features; their gradient lies in memory, once."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        # A tensor with strides is one that is written, where each use would compute it anew.
+        return gradient.as_strided(gradient.shape, gradient.stride())
+
+
+def write_gradient(x: Tensor) -> Tensor:
+    """Return x, whose gradient the backward pass of a step compiled for a GPU writes once.
+
+    What reads more than four tensors is itself written for those that read it, so several sums over
+    a gradient that is computed where it is read write all their terms.
+    """
+    if not is_fused(x):
+        return x
+    y: Tensor = _WrittenGradient.apply(x)
+    return y

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from layerlab.blocks.operations.chunking import large
 from layerlab.blocks.operations.derivative import again, redone
+from layerlab.blocks.operations.recompute import recompute
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
 
@@ -58,9 +59,8 @@ def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tens
 
 def _mix(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
-        # It fuses sums of so few terms, and no products; and what is split is kept, not made again.
-        sums = (rows.unsqueeze(-1) * streams.unsqueeze(-3)).sum(-2)
-        return sums[..., 0, :], sums[..., 1:, :]
+        entered, mixed = recompute(_mix_parts, streams, rows)
+        return entered, mixed
     product = torch.bmm(rows.flatten(0, 1), streams.flatten(0, 1))
     product = product.unflatten(0, streams.shape[:2])
     entered, mixed = product.split([1, rows.shape[-2] - 1], dim=-2)
@@ -127,6 +127,16 @@ class _Add(torch.autograd.Function):
             return through, *others
         slope = _sums(weights.unsqueeze(-2), through).squeeze(-2)
         return through, _products(y.unsqueeze(-2), through).squeeze(-2), slope
+
+
+def _mix_parts(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same, sum by sum: a compiler takes all in one pass over the streams."""
+    parts = streams.unbind(-2)
+    sums: list[Any] = [
+        sum(weight * part for weight, part in zip(row.split(1, -1), parts, strict=True))
+        for row in rows.unbind(-2)
+    ]
+    return sums[0], torch.stack(sums[1:], -2)
 
 
 def _outer(weights: Tensor, y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from layerlab.blocks.activation import activate, apply_slope
 from layerlab.blocks.operations.chunking import pieces, worthwhile
 from layerlab.blocks.operations.derivative import again, redone
+from layerlab.blocks.operations.recompute import write_gradient
 from layerlab.shapes import Features
 
 Numbers = Sequence[Tensor]
@@ -25,7 +26,7 @@ def series(x: Features, names: Sequence[str], scales: Numbers, shifts: Numbers) 
         shifts: b_i, alike.
     """
     if not worthwhile(x):
-        return _sum(x, names, scales, shifts)
+        return write_gradient(_sum(x, names, scales, shifts))
     y: Features = _Series.apply(x, tuple(names), *scales, *shifts)
     return y
 

@@ -1,6 +1,7 @@
 """Stacks that look back over their depth: DenseFormer, and attention residuals."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.init import Axes, Draw, axes, starts, zeros
+from layerlab.blocks.operations.recompute import is_fused
 from layerlab.blocks.operations.stream import exact, sublayer
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
@@ -207,20 +209,24 @@ class AttentionResiduals(Residual):
         return self.read(x, flow)
 
     def _average(self, sources: Sequence[Stream], scales: Sequence[Tensor]) -> Stream:
-        query = self.query.unsqueeze(0)
         with exact(sources[0]):  # autocast would keep a shorter copy of each for every average
             scores = [
-                functional.linear(one, query) * (scale * self.scale)
+                self._project(one) * (scale * self.scale)
                 for one, scale in zip(sources, scales, strict=True)
             ]
-        weights = torch.cat(scores, dim=-1).softmax(dim=-1)
+        weights = _softmax(scores)
         if self.normed:
-            weights = weights * torch.cat([*scales], dim=-1)
-        shares = weights.to(sources[0].dtype).split(1, dim=-1)
+            weights = [weight * scale for weight, scale in zip(weights, scales, strict=True)]
+        shares = [weight.to(sources[0].dtype) for weight in weights]
         mixed = shares[0] * sources[0]
         for share, one in zip(shares[1:], sources[1:], strict=True):
             mixed = torch.addcmul(mixed, share, one)
         return mixed
+
+    def _project(self, x: Stream) -> Tensor:
+        if is_fused(x):
+            return (x * self.query).sum(-1, keepdim=True)
+        return functional.linear(x, self.query.unsqueeze(0))
 
     @staticmethod
     def _inverse_size(x: Stream) -> Tensor:
@@ -241,6 +247,16 @@ class AttentionResiduals(Residual):
             pointwise=adds + 2 * width * (sources + 1),
             carry=(width + 1) * kept,
         )
+
+
+def _softmax(scores: Sequence[Tensor]) -> Sequence[Tensor]:
+    if not is_fused(scores[0]):
+        return torch.cat([*scores], dim=-1).softmax(dim=-1).split(1, dim=-1)
+    # Number by number: what lies side by side in memory is written before it is read.
+    top = reduce(torch.maximum, scores).detach()
+    powers = [torch.exp(one - top) for one in scores]
+    total = sum(powers[1:], powers[0])
+    return [one / total for one in powers]
 
 
 def _size(site: Site, form: str, blocks: int) -> int:
