@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -30,16 +29,9 @@ from tests.numerics.formats.triton_sample import (
     bits,
     draw_words,
     equal,
-    quiet,
     take_for_gpu,
 )
 from tests.support.oldest import needs_views
-
-
-@pytest.fixture(autouse=True)
-def calm() -> Iterator[None]:
-    with quiet():
-        yield
 
 
 @pytest.fixture
