@@ -110,7 +110,7 @@ def project(
     return HeadWeights(
         layer=part.block,
         name=part.name,
-        scaling=_scaling(attention, config, found.head_width),
+        scaling=_scaling(attention, found.head_width),
         query=query,
         key=key,
         value=value,
@@ -214,7 +214,7 @@ def _head_norm(module: nn.Module, width: int) -> Norm | None:
 # What scales the scores
 
 
-def _scaling(attention: nn.Module, config: Any, width: int) -> float:
+def _scaling(attention: nn.Module, width: int) -> float:
     """Return the module's own factor on q . k; some families store the factor, some its inverse."""
     for name in ("scaling", "softmax_scale", "inv_norm_factor", "scale"):
         value = getattr(attention, name, None)
