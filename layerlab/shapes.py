@@ -16,7 +16,7 @@ place       whatever axes stand before the width
 
 from collections.abc import Callable
 
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Stream = Float[Tensor, "batch token width"]
@@ -42,5 +42,4 @@ TokenVector = Float[Tensor, " token"]
 Vocabulary = Float[Tensor, " vocab"]
 Matrix = Float[Tensor, "row column"]
 Scalar = Float[Tensor, ""]
-Image = UInt8[Tensor, "token key"]
 Map = Callable[[Tensor], Tensor]

@@ -231,6 +231,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of a module's own, with layerlab's cache in it."""
+    folder = tmp_path_factory.mktemp("module")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of shared data; tests that need it are skipped where it is absent."""

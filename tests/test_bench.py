@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from layerlab.model.build import build
+from tests.support.forked import empty_python
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
@@ -289,9 +290,8 @@ def test_a_campaign_adopts_what_works_and_nothing_else(never, least, bench):
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
 def test_shapes_for_a_gpu_are_tried_small_beside_trainer():
-    command = [sys.executable, "-W", "error::FutureWarning", str(BENCH / "training.py")]
-    command += ["--section", "large", "--small", "--rounds", "1", "--updates", "1"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = ["--section", "large", "--small", "--rounds", "1", "--updates", "1"]
+    done = empty_python("-W", "error::FutureWarning", BENCH / "training.py", *words)
     assert done.returncode == 0, done.stderr
     held = [line for line in done.stdout.splitlines() if "at least" in line]
     # Each has what was measured, and no word on it: a small model on any machine meets no target.

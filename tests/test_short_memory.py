@@ -1,6 +1,5 @@
 """A GPU that is too small, full or busy is one line, wherever it shows; a CPU stands in for it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.device_schedule import device_schedule
 from layerlab.observe.tracing.trace import trace
 
-Build = Callable[..., PreTrainedModel]
 SAID = "CUDA out of memory.\nTried to allocate 2.00 GiB."
 
 

@@ -18,6 +18,13 @@ BIAS = Option(
     domain=Constraint(kind=str, choices=("none", "qkv", "all")),
     about="which projections have a bias",
 )
+# The plan of tensor parallelism of an attention that needs all heads on every device.
+GATHERED = {
+    "query": "colwise_gather_output",
+    "key": "colwise_gather_output",
+    "value": "colwise_gather_output",
+    "output": "rowwise_split_input",
+}
 
 
 class Attention(Part):

@@ -108,9 +108,5 @@ class NoFeedForward(Part):
     def present(cls, site: Site, **options: Any) -> bool:
         return False
 
-    @classmethod
-    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
-        return Cost()
-
 
 PARTS = (Gated, Plain, NoFeedForward)

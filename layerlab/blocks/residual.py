@@ -68,9 +68,5 @@ class NoShortcut(Part):
     def present(cls, site: Site, **options: Any) -> bool:
         return False
 
-    @classmethod
-    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
-        return Cost()
-
 
 PARTS = (Residual, NoResidual, NoShortcut)

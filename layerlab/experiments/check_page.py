@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from layerlab.errors import UserError
-from layerlab.records.parse import read_json
+from layerlab.records.parse import find_table, read_json
 from layerlab.records.run_files import BESIDE, COMPARISON
 from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 
@@ -49,10 +49,5 @@ def _is_of_logs(file: Path) -> bool:
 
 
 def _is_comparison(file: Path) -> bool:
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and all(
-        isinstance(found.get(name), kind) for name, kind in _PARTS.items()
-    )
+    found = find_table(file)
+    return all(isinstance(found.get(name), kind) for name, kind in _PARTS.items())

@@ -245,19 +245,20 @@ class Campaign:
         }
 
 
-def count_seeds(level: float, effect: float = 1.0) -> int | None:
+def count_seeds(level: float) -> int | None:
     """Return how many seeds find a gain with a probability of 80 %; None beyond a million.
+
+    The gain is one standard deviation of the differences.
 
     Args:
         level: that p has to reach, one-sided.
-        effect: the gain, in standard deviations of the differences.
 
     Example:
         >>> count_seeds(0.1), count_seeds(0.0219)
         (6, 11)
     """
     one_sided = Level(confidence=1 - 2 * level)
-    return required_seeds(effect, lambda n: (n**-0.5, n - 1), one_sided)
+    return required_seeds(1.0, lambda n: (n**-0.5, n - 1), one_sided)
 
 
 def find_word(trials: Sequence[IdeaTrial]) -> IdeaWord:

@@ -195,7 +195,7 @@ class Measure:
     typed: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Constraint] = field(default_factory=dict)
-    check: Callable[[Mapping[str, Any]], None] = lambda options: None
+    check: Callable[[Mapping[str, Any]], object] = lambda options: None
     default: bool = True
     rare: bool = False
     resumes: bool = False

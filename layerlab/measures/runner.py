@@ -315,9 +315,7 @@ class _Reader:
         part = stack.attention(layer.attention.name)
         weights = project(
             stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
+            part,
             config=self.subject.config,
             front=self.fronts.get(part.block),
             rotary=find_rotary(self.subject.model),

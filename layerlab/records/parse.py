@@ -163,6 +163,15 @@ def read_json(path: Path, **options: Any) -> Any:
     return json_of(read_whole(path).decode(), **options)
 
 
+def find_table(path: Path) -> dict[str, Any]:
+    """Return the table that a JSON file holds; an empty one where it cannot be read as one."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def literal_of(text: str) -> Any:
     """Parse a Python literal.
 

@@ -9,7 +9,7 @@ from layerlab.errors import UserError
 from layerlab.records.events import FILE as EVENTS
 from layerlab.records.events import read_lines, renumber
 from layerlab.records.json_values import Json
-from layerlab.records.parse import get_table, json_of, read_json
+from layerlab.records.parse import find_table, get_table, json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
 
 RUNS, COMPARISON = "runs", "comparison.json"
@@ -55,8 +55,8 @@ def describe_single(folder: Path) -> Json:
     manifest = _manifest(folder)
     if manifest is None:
         raise UserError(f"no run has begun in {folder}; expected a folder of layerlab train")
-    recipe = current_settings(_table(folder / "recipe.json") or {})
-    result = _table(folder / "result.json")
+    recipe = current_settings(find_table(folder / "recipe.json"))
+    result = find_table(folder / "result.json") or None
     trained = get_table(get_table(manifest, "recipe"), "train")
     head: Json = {"run": str(manifest.get("run", folder.name))}
     head |= {"arm": str(manifest.get("arm", ""))}
@@ -85,7 +85,7 @@ def describe_single(folder: Path) -> Json:
 
 
 def _manifest(folder: Path) -> Json | None:
-    found = _table(folder / "manifest.json")
+    found = find_table(folder / "manifest.json") or None
     return None if found is None else current_manifest(found)
 
 
@@ -114,14 +114,6 @@ def _lines(folder: Path) -> Iterator[Json]:
                     yield event
     except OSError:
         return
-
-
-def _table(file: Path) -> Json | None:
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def read_table(file: Path) -> Json:

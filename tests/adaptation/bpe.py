@@ -39,6 +39,18 @@ def looked_up() -> PreTrainedTokenizerFast:
     return fast(content, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
 
 
+def spoken() -> decoders.Decoder:
+    """The decoder of SentencePiece: one space in front of a text is none."""
+    return decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+
+
 def fallback(*, split: bool = True) -> PreTrainedTokenizerFast:
     """As that of Llama 2: spaces are characters, and an unknown character becomes its bytes.
 
@@ -58,14 +70,7 @@ def fallback(*, split: bool = True) -> PreTrainedTokenizerFast:
     bare.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    bare.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    bare.decoder = spoken()
     content = json.loads(bare.to_str())
     content["model"] |= {
         "vocab": vocab,

@@ -1,9 +1,7 @@
 """A verdict on logs needs no model, and does not wait for what builds one."""
 
-import subprocess
-import sys
-
 from tests.logs.written import ROWS, write_csv
+from tests.support.forked import empty_python
 
 LOADED = """
 import sys
@@ -18,6 +16,5 @@ def test_a_verdict_on_logs_loads_no_torch(tmp_path):
     for arm in ("plain", "wide"):
         for seed in (1, 2):
             write_csv(tmp_path / f"{arm}-s{seed}.csv", ROWS)
-    command = [sys.executable, "-c", LOADED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = empty_python("-c", LOADED, tmp_path, check=True)
     assert done.stdout.split("\n")[:2] == ["wide", "[]"]

@@ -1,7 +1,5 @@
 """`layerlab.list_runs`: the index as a value, as a page, and without torch."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.api.list_runs import check_page
+from tests.support.forked import empty_python
 from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, record, runs, write
 
@@ -60,7 +59,6 @@ def test_it_loads_no_torch(folder, tmp_path):
         f"app(['runs', {str(folder)!r}, '--html', {str(page)!r}], standalone_mode=False); "
         "print(*sys.modules, file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = empty_python("-c", code, check=True, cwd=ROOT)
     assert RUN.name in done.stdout and page.is_file()
     assert not {"torch", "transformers", "pandas", "plotly"} & set(done.stderr.split())

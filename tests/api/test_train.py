@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +38,9 @@ TWO = {**SMALL, "compare": {"arms": ["llama", "gpt2"]}}
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingResult]:
+def ended(cached: Path) -> TrainingResult:
     """A run that is finished; the text that it read is kept for all tests here."""
-    folder = tmp_path_factory.mktemp("experiment")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
-        yield train(SMALL, out=folder, progress=False)
+    return train(SMALL, out=cached, progress=False)
 
 
 @pytest.mark.full
@@ -160,8 +156,7 @@ def test_a_comparison_that_was_cut_off_goes_on_elsewhere_from_two_files(ended, t
 
 
 @pytest.mark.full
-def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(tmp_path, cache):
     said = []
     for _ in range(2):
         told = refuses(r"lower train\.learning_rate", train, LOST, out=tmp_path, progress=False)
@@ -205,9 +200,8 @@ def records(folder: Path) -> dict[str, RunRecord]:
 
 @pytest.mark.full
 def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_of_all(
-    tmp_path, monkeypatch
+    tmp_path, cache
 ):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     for name, line in (
         ("base", "The cat sat on the mat. {}\n"),
         ("own", "Apples fell; {} fell.\n"),

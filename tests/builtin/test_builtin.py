@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,6 +9,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import UserError, builtin
+from tests.support.forked import empty_python
 from tools.builtin_models import train
 
 TINY = train.Recipe(
@@ -300,4 +299,4 @@ def test_the_loader_imports_neither_torch_nor_transformers():
         "import sys, layerlab.builtin as b; b.path('llama');"
         "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    empty_python("-c", code, check=True)

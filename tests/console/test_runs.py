@@ -124,13 +124,17 @@ def test_time_left_counts_what_is_no_training():
     assert display.pulses["llama"].speed("tokens") == pytest.approx(20480)
 
 
+def drawn(display: RunsDisplay) -> list[str]:
+    before = len(written(display))
+    display.console.print(display.render())
+    return bare(written(display)[before:]).splitlines()
+
+
 def test_a_terminal_shows_one_run_in_two_lines():
     clock = Clock()
     display = RunsDisplay({"llama": 400}, peak=1e11, console=console(terminal=True), clock=clock)
     go(display, clock, "llama", 100)
-    before = len(written(display))
-    display.console.print(display.render())
-    shown = bare(written(display)[before:]).splitlines()
+    shown = drawn(display)
     assert len(shown) == 2
     assert "update 100 of 400" in shown[0] and "1:00 left, until" in shown[0]
     assert shown[1].startswith("loss 4.9, 20,480 tokens/s, 40.0 GFLOP/s, MFU 40%")
@@ -142,9 +146,7 @@ def test_one_run_fits_a_terminal_of_80_columns(name):
     narrow = console(terminal=True, width=80)
     display = RunsDisplay({name: 60_000}, peak=1e11, console=narrow, clock=clock)
     go(display, clock, name, 50_000, step=1000)
-    before = len(written(display))
-    display.console.print(display.render())
-    shown = bare(written(display)[before:]).splitlines()
+    shown = drawn(display)
     assert max(map(len, shown)) <= 80 and shown[0].startswith(name[:79])
     (line,) = [one for one in shown if "left, until " in one]
     assert "update 50,000 of 60,000" in line and len(shown) == (2 if name == "llama" else 3)
@@ -160,9 +162,7 @@ def test_a_terminal_shows_many_runs_as_a_table():
         clock.now += 2
         display.update("run-2", train(update))
         display.update("run-3", train(update))
-    before = len(written(display))
-    display.console.print(display.render())
-    shown = bare(written(display)[before:]).splitlines()
+    shown = drawn(display)
     assert [line.split()[0] for line in shown] == ["run", "run-2", "run-3", "1"]
     assert "50/100" in shown[1] and "20,480" in shown[1]
     assert shown[-1].startswith("1 of 5 runs finished, 1 diverged or failed, 2 running, 1 waiting")

@@ -15,6 +15,7 @@ from layerlab.experiments.judging import find_stored, judge
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, fold_runs, unfold_runs
 from layerlab.report.pages.comparison import save_comparison
+from tests.api.test_train import SMALL
 from tests.training.support.drawn import recipe, records, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,14 +62,10 @@ def manifests(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_finished_run_is_skipped_from_what_is_kept_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_finished_run_is_skipped_from_what_is_kept_alone(tmp_path, cache):
     small: dict[str, Any] = {
-        "name": "small",
-        "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-        "data": {"vocab_size": 300},
+        **SMALL,
         "train": {"max_steps": 4, "batch_size": 2},
-        "evaluate": {"max_eval_blocks": 2},
         "compare": {"arms": ["llama", "gpt2"], "seeds": [1, 2], "claims": CLAIMS},
     }
     # In one process, which is quicker; how runs are carried out is no part of what they are.

@@ -67,6 +67,12 @@ class Writing(NamedTuple):
     request_type: str = "generate_until"
 
 
+def writings(prompts: Sequence[str], tokens: int, **options: Any) -> list[Writing]:
+    """Texts to be gone on with up to the end of a line, and for so many tokens at most."""
+    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": tokens, **options}
+    return [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
+
+
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
     text = "Which number comes after one? Answer: A. two B. three C. four\n"

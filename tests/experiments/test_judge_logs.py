@@ -1,6 +1,7 @@
 """Verdicts on somebody's logs: those that the tests of the textbook give."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,9 +36,9 @@ PLAIN = [3.00, 3.10, 2.95, 3.05]
 WIDE = [2.90, 3.01, 2.83, 2.96]
 
 
-def pair(seeds: bool = True) -> list[TrainingLog]:
+def pair(seeds: bool = True, make: Callable[..., TrainingLog] = log) -> list[TrainingLog]:
     return [
-        log(arm, n if seeds else None, end)
+        make(arm, n if seeds else None, end)
         for arm, ends in (("plain", PLAIN), ("wide", WIDE))
         for n, end in enumerate(ends)
     ]
@@ -109,11 +110,12 @@ def test_settings_that_differ_are_named_in_the_verdict():
         "plain": {"lr": 0.1, "seed": 1, "width": 8},
         "wide": {"lr": 0.2, "seed": 2, "width": 8},
     }
-    logs = [
-        log(arm, n, end, config={**given[arm], "output_dir": f"{arm}{n}", "host": f"h{arm}{n}"})
-        for arm, ends in (("plain", PLAIN), ("wide", WIDE))
-        for n, end in enumerate(ends)
-    ]
+
+    def make(arm: str, n: int, end: float) -> TrainingLog:
+        own = {"output_dir": f"{arm}{n}", "host": f"h{arm}{n}"}
+        return log(arm, n, end, config={**given[arm], **own})
+
+    logs = pair(make=make)
     assert "arms also differ in lr, so this is no comparison" in judged(logs)["rows"][1]["said"]
     assert "also differ" not in judged(logs, allowed=["lr"], strict=True)["rows"][1]["said"]
     refuses(DIFFERS, judged, logs, strict=True)
@@ -332,11 +334,10 @@ def test_settings_of_some_runs_of_an_arm_are_not_those_of_all():
 
 
 def test_where_data_lies_and_rates_of_all_runs_are_settings():
-    logs = [
-        log(arm, n, end, config={"data_dir": arm, "out_dir": arm, "lr": end})
-        for arm, ends in (("plain", PLAIN), ("wide", WIDE))
-        for n, end in enumerate(ends)
-    ]
+    def make(arm: str, n: int, end: float) -> TrainingLog:
+        return log(arm, n, end, config={"data_dir": arm, "out_dir": arm, "lr": end})
+
+    logs = pair(make=make)
     assert "arms also differ in data_dir, lr, so" in judged(logs)["rows"][1]["said"]
 
 

@@ -46,19 +46,16 @@ lockstep = true
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Comparison]]:
+def trained(cached: Path) -> Iterator[tuple[Path, Comparison]]:
     """A comparison that has been trained on a text, which is gone with all that was made of it."""
-    folder = tmp_path_factory.mktemp("judging")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
-        file, text = folder / "small.toml", folder / "corpus.txt"
-        file.write_text(SMALL)
-        text.write_text("\n".join(f"The cat sat on {n * n} mats." for n in range(800)))
-        found = layerlab.compare(file, out=folder, progress=False)
-        text.unlink()
-        shutil.rmtree(folder / "cache")
-        yield folder, found
-        assert not (folder / "cache").exists(), "something was read to judge"
+    file, text = cached / "small.toml", cached / "corpus.txt"
+    file.write_text(SMALL)
+    text.write_text("\n".join(f"The cat sat on {n * n} mats." for n in range(800)))
+    found = layerlab.compare(file, out=cached, progress=False)
+    text.unlink()
+    shutil.rmtree(cached / "cache")
+    yield cached, found
+    assert not (cached / "cache").exists(), "something was read to judge"
 
 
 def rewrite(file: Path, value: Any, part: str, *names: str, sealed: bool = False) -> None:

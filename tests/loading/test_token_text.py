@@ -6,13 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import builtin
 from layerlab.loading.token_text import PART, alone, join_bytes, token_strings
 from layerlab.measures.quantities.features import MEASURES as FEATURES
 from layerlab.measures.runner import readings
+from tests.adaptation.bpe import spoken
 from tests.measures.asked import subject
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=PART), max_size=12)
@@ -31,14 +32,7 @@ def fallback():
     merges = [("\u2581", "a")]
     made = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True))
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    made.decoder = spoken()
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
 
 

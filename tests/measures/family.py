@@ -155,14 +155,8 @@ def layers(model: PreTrainedModel) -> list[tuple[HeadWeights, AttentionRecord, T
         if layer.attention is None:
             return
         part = stack.attention(layer.attention.name)
-        weights = project(
-            layer.block,
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=text_config(model),
-            front=fronts.get(part.block),
-        )
+        front = fronts.get(part.block)
+        weights = project(layer.block, part, config=text_config(model), front=front)
         left = layer.sublayers["attention"].left
         found.append((weights, layer.attention, inputs[part.number], left))
 
@@ -177,13 +171,6 @@ def traced(model: PreTrainedModel, *sequences: Iterable[int]) -> list[Layer]:
     stack, layers = anatomy(model), list[Layer]()
     trace(model, stack, [torch.tensor([*ids]) for ids in sequences], layers.append)
     weights = [
-        project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=model.config,
-        )
-        for part in stack.attentions
+        project(stack.blocks[part.block], part, config=model.config) for part in stack.attentions
     ]
     return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]

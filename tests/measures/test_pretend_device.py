@@ -1,8 +1,5 @@
 """Without a GPU: no measure joins tensors of a model's device with those of the processor."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -10,6 +7,7 @@ import layerlab
 from layerlab.known_names import MEASURES
 from tests.measures.family import built
 from tests.support.elsewhere import living_elsewhere
+from tests.support.forked import empty_python
 
 FAMILIES = [
     *("gpt2", "llama", "mixtral", "gemma2", "qwen3_next", "bloom", "falcon", "phi", "opt", "olmo2"),
@@ -23,8 +21,7 @@ EMULATING = {"rounding", "logits", "attribution", "gap"}
 
 
 def reported(*families):
-    command = [sys.executable, "-m", "tests.measures.on_pretend_device", *families]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = empty_python("-m", "tests.measures.on_pretend_device", *families, check=True)
     return done.stdout.splitlines()
 
 
@@ -45,7 +42,7 @@ with pretending():
     print(*{{f"{{one.device}} {{one.dtype}}" for one in model.parameters()}}, *{{
         str(one.device) for one in model.buffers()}})
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = empty_python("-c", script)
     assert done.stdout.split() == ["pretend:0", "torch.float16", "pretend:0"], done.stderr
 
 
@@ -70,7 +67,7 @@ with pretending():
         raise AssertionError
     there.index_select(0, torch.tensor([1, 2]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = empty_python("-c", script)
     assert "aten.index_select.default of pretend:0 was given a (2,) of cpu" in done.stderr
 
 

@@ -1,7 +1,5 @@
 """What a run cannot do is refused when it is planned."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
 from layerlab.recipes.checks import refuse_single_arm, validate
 from layerlab.recipes.training import make_recipe
+from tests.support.forked import empty_python
 from tests.support.refused import refuses
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
@@ -171,4 +170,4 @@ def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to():
 
 def test_it_needs_no_torch():
     program = "import layerlab.recipes.checks, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert empty_python("-c", program).returncode == 0

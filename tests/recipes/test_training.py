@@ -4,8 +4,6 @@ import hashlib
 import json
 import math
 import re
-import subprocess
-import sys
 from typing import Annotated, get_args, get_origin
 
 import pytest
@@ -19,6 +17,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.adaptation import AdaptationRecipe as Adaptation
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
+from tests.support.forked import empty_python
 from tests.support.refused import refusal, refuses
 
 LENGTH = {"train": {"max_steps": 3}}
@@ -265,12 +264,7 @@ def test_a_hash_is_the_same_in_every_process():
         "from layerlab.recipes.training import load_recipe;"
         "print(load_recipe('eight-residuals-twin').hash())"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for _ in range(2)
-    }
+    found = {empty_python("-c", code, check=True).stdout.strip() for _ in range(2)}
     assert found == {load_recipe("eight-residuals-twin").hash()}
     assert re.fullmatch(r"[0-9a-f]{12}", found.pop())
 

@@ -196,6 +196,11 @@ def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProces
     return Forked(*arguments, **options).wait()
 
 
+def empty_python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run an interpreter of its own to the end, which has imported nothing."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
+
+
 def _become(arguments: list[str], settings: dict[str, str]) -> None:
     """The other side of a fork: nothing of the process that started it goes on here."""
     gc.freeze()  # what would close its files, whose numbers are others' now

@@ -57,11 +57,15 @@ def write_gguf(
         writer.add_tensor(own, packed, raw_dtype=blocks)
     if change is not None:
         change(writer)
+    finish(writer)
+    return kept
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return kept
 
 
 def _write_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:

@@ -167,7 +167,13 @@ def _course(data: Path) -> None:
     text = data / "zh-general" / "cn_wiki_sample.txt"
     text.parent.mkdir(parents=True)
     text.write_text("一条河流入大海。\n\n小鸟在林中歌唱。\n", "utf-8")
-    question = {"question": "甲能否上诉？", "options": ["(A)能", "(B)不能"], "label": ["A"]}
+    write_jec_qa(
+        data, {"question": "甲能否上诉？", "options": ["(A)能", "(B)不能"], "label": ["A"]}
+    )
+
+
+def write_jec_qa(data: Path, question: object) -> None:
+    """JEC-QA in its own form, of one question in each part."""
     content = json.dumps(question, ensure_ascii=False).encode()
     (data / "agieval").mkdir()
     with tarfile.open(data / "agieval" / "agieval-v1.tar.gz", "w:gz") as archive:

@@ -5,8 +5,6 @@ import hashlib
 import json
 import logging
 import shutil
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +17,7 @@ from layerlab.loading.model import load_model
 from layerlab.loading.weights.saved import tokenizer_of
 from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
+from tests.support.forked import empty_python
 from tests.support.refused import refuses
 
 TEXTS = ["the cat and the hat", "ein Käse, zwei Käse", "\n\n  x = 1\n"] * 5
@@ -34,12 +33,7 @@ def test_training_gives_the_same_in_every_process():
         "import hashlib; from layerlab.tokenization.load import train_tokenizer as t;"
         f"print(hashlib.sha256(t({TEXTS!r}, 280).backend_tokenizer.to_str().encode()).hexdigest())"
     )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for _ in range(2)
-    }
+    said = {empty_python("-c", code, check=True).stdout.strip() for _ in range(2)}
     assert said == {hashlib.sha256(words().backend_tokenizer.to_str().encode()).hexdigest()}
 
 

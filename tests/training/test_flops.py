@@ -295,14 +295,20 @@ def test_an_arm_whose_code_was_changed_is_timed_again(tmp_path, monkeypatch):
     assert updates(*3 * [0.1, 0.4]) == 5
 
 
-@pytest.mark.parametrize(
-    "kept", ["[0.1, 0.1]", "[NaN, 1]", "[0.1]", '{"seconds": [0.1, 0.1]}', "["]
-)
-def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, monkeypatch):
+def measured(tmp_path, monkeypatch):
+    """Runs of equal time, and the file that keeps what was measured for them."""
     given, named = runs(), arms(_comparison(), recipe())
     timed(monkeypatch, 3 * [0.1, 0.2])
     expected = equal_time(given, named)
     (file,) = (tmp_path / "cache").glob("pace*/*.json")
+    return given, named, expected, file
+
+
+@pytest.mark.parametrize(
+    "kept", ["[0.1, 0.1]", "[NaN, 1]", "[0.1]", '{"seconds": [0.1, 0.1]}', "["]
+)
+def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, monkeypatch):
+    given, named, expected, file = measured(tmp_path, monkeypatch)
     file.write_text(kept)
     timed(monkeypatch, 3 * [0.1, 0.2])
     with pytest.warns(DamageWarning, match="does not count"):
@@ -310,10 +316,7 @@ def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, 
 
 
 def test_of_two_commands_at_once_one_measures_for_both(tmp_path, monkeypatch):
-    given, named = runs(), arms(_comparison(), recipe())
-    timed(monkeypatch, 3 * [0.1, 0.2])
-    expected = equal_time(given, named)
-    (file,) = (tmp_path / "cache").glob("pace*/*.json")
+    given, named, expected, file = measured(tmp_path, monkeypatch)
     kept = file.read_bytes()
     file.unlink()
     timed(monkeypatch, [])

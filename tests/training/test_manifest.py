@@ -32,8 +32,7 @@ def session(run: Any, folder: Path, until: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def run(tmp_path: Path, cache: Path) -> Any:
     return killed.run_of(killed.recipe(tmp_path, **{"train.max_steps": 6, "run.save_steps": 100}))
 
 

@@ -1,9 +1,8 @@
 """Without a GPU: a run joins no tensors of its device with those of the processor."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.forked import empty_python
 
 CASES = {
     "plain": {},
@@ -29,8 +28,7 @@ VARIANTS = ["llama", "pangu-pi", "canon", "mhc", "hyper-connections", "attention
 @pytest.mark.full
 @pytest.mark.parametrize("case", [*CASES, *VARIANTS])
 def test_a_run_learns_where_its_model_lies(case, tmp_path):
-    command = [sys.executable, "-m", "tests.support.train_on_pretend_device", tmp_path, case]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = empty_python("-m", "tests.support.train_on_pretend_device", tmp_path, case)
     assert done.returncode == 0, done.stderr[-2000:]
     begun, learned, *there = map(float, done.stdout.split()[-4:])
     assert begun - learned > 0.05 and there == pytest.approx([begun, learned], abs=3e-4)

@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,8 @@ TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("resume")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
-        yield folder
+def place(cached: Path) -> Path:
+    return cached
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from layerlab.training.trainer import Trainer, train_run
 from layerlab.training.validation import evaluate
 from tests.support.forked import python
 from tests.support.refused import refuses
+from tests.training.support import killed
 
 SMALL = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
@@ -59,12 +60,7 @@ for one, other in zip(plain.model.parameters(), compiled.model.parameters(), str
 """
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """One corpus for all, in nobody's home."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cached")
 
 
 def run_of(**settings: Any) -> RunSpec:
@@ -76,10 +72,7 @@ def run_of(**settings: Any) -> RunSpec:
 
 
 def begun(folder: Path, **settings: Any) -> Trainer:
-    run = run_of(**settings)
-    training = Trainer(run, folder, NullProgress())
-    training.start()
-    return training
+    return killed.begun(run_of(**settings), folder)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):

@@ -18,12 +18,7 @@ from layerlab.training.validation import TooLarge, ValidationResult, evaluate
 from tests.support.refused import refuses
 from tests.training.support import killed
 
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cached")
 
 
 class Room:

@@ -14,7 +14,7 @@ from layerlab.data.sources import check_source, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import CleanSection, EmbeddingSection
 from layerlab.recipes.load import read_older_names, validate_table
-from layerlab.records.parse import read_json
+from layerlab.records.parse import find_table
 from layerlab.report.i18n.language import language
 from layerlab.system.files import File, OnlyOwn, check_folder, write_file, write_folder
 from layerlab.system.untrusted.trust import trust
@@ -153,11 +153,7 @@ def find_contamination(
 
 def _is_found(file: Path) -> bool:
     """Return whether a file is what an earlier search for contamination wrote."""
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"documents", "benchmarks", "matches"} <= found.keys()
+    return {"documents", "benchmarks", "matches"} <= find_table(file).keys()
 
 
 @read_within_limit

@@ -16,7 +16,7 @@ from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.json_values import Record
-from layerlab.records.parse import check_digest, read_json
+from layerlab.records.parse import check_digest, find_table
 from layerlab.records.run import RunRecord
 
 # Sides that were to be equal and lie further apart than this, in percent, are named.
@@ -242,11 +242,8 @@ def _shown_runs(content: Record) -> set[str]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    found = find_table(file)
+    if found.get("schema") != SCHEMA:
         return {}
     try:
         _shown_runs(check_digest(found))

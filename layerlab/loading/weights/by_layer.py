@@ -111,14 +111,8 @@ def project_layers(model: Any) -> Iterator[HeadWeights]:
 
 
 def _project(model: Any, stack: ModelStructure, part: AttentionPart) -> HeadWeights:
-    return project(
-        stack.blocks[part.block],
-        part.module,
-        name=part.name,
-        layer=part.block,
-        config=text_config(model),
-        rotary=find_rotary(model),
-    )
+    block = stack.blocks[part.block]
+    return project(block, part, config=text_config(model), rotary=find_rotary(model))
 
 
 def skeleton(folder: Path) -> Any:

@@ -50,7 +50,6 @@ def local_lipschitz(
     steps: int = 4,
     tolerance: float = 0.01,
     seed: int = 0,
-    start: Vector | None = None,
 ) -> Ritz:
     """Return the largest singular value of a block's Jacobian at one input, all tokens together.
 
@@ -69,7 +68,6 @@ def local_lipschitz(
         steps: most products with J, and with its transpose.
         tolerance: the relative residual at which to stop early.
         seed: of the Gaussian first direction.
-        start: that direction, where it has been drawn before.
 
     Raises:
         NotApplicable: the block has no derivative, or none that is consistent.
@@ -78,9 +76,7 @@ def local_lipschitz(
         >>> round(local_lipschitz(lambda x: 3 * x, torch.ones(4, 2)).value, 4)
         3.0
     """
-    if start is None:
-        start = _draw_start(stream, seed)
-    return run_steps(_approach(rerun, stream, start, steps, tolerance))
+    return run_steps(_approach(rerun, stream, _draw_start(stream, seed), steps, tolerance))
 
 
 def _approach(

@@ -27,9 +27,10 @@ from layerlab.observe.tracing.attention.tiles import (
     each_group,
     triangular,
 )
-from layerlab.observe.tracing.device_schedule import one_thread, read_host
+from layerlab.observe.tracing.device_schedule import read_host
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
+from layerlab.system.hardware import with_threads
 
 HeadVectors = Mapping[str, HeadVector]
 # Gives what was found, once all rows were seen and all processes have settled.
@@ -78,7 +79,7 @@ def read_joined(
     return _read_all(records[0] if len(records) == 1 else join(records), quantities)
 
 
-@one_thread()
+@with_threads(1)  # blocks are small: two threads were measured to be ten times slower
 def _read_all(
     attended: AttentionRecord, quantities: Iterable[HeadQuantity], dense: int = DENSE_TOKENS
 ) -> dict[str, HeadVector]:

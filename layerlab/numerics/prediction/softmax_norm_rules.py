@@ -130,7 +130,7 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     flat = algebra.slack(2 * math.prod(shape) + 16, lambda: _moments(x, mean, n, sigma, dims))
     return [
         _affine(call, algebra, add_variances(through, flat), n),
-        *_statistics(call, algebra, sigma),
+        *_statistics(call),
     ]
 
 
@@ -155,7 +155,7 @@ def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     flat = algebra.slack(math.prod(shape) + 16, lambda: n.abs())
     return [
         _affine(call, algebra, add_variances(through, flat), n),
-        *_statistics(call, algebra, sigma),
+        *_statistics(call),
     ]
 
 
@@ -193,10 +193,9 @@ def _affine(call: OpCall, algebra: Algebra, through: ErrorState, n: Tensor) -> E
     return add_variances(*parts, steps)
 
 
-def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[ErrorState]:
+def _statistics(call: OpCall) -> list[ErrorState]:
     """Return unknown spreads for mean and 1/sigma, which only a backward pass asks for."""
-    unknown = [torch.full_like(result, math.inf) for result in call.results[1:]]
-    return list(unknown)
+    return [torch.full_like(result, math.inf) for result in call.results[1:]]
 
 
 def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:

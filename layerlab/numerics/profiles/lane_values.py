@@ -105,7 +105,7 @@ def narrows(func: Any, given: Sequence[Tensor], output: Tensor, low: torch.dtype
     )
 
 
-def carry_over(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> list[Tensor]:
+def carry_over(func: Any, values: Sequence[Tensor]) -> list[Tensor]:
     """Return what was only moved; a cast that moves nothing is a copy all the same."""
     if func._opname != "_to_copy":
         return list(values)

@@ -231,7 +231,7 @@ class SideBySide(Emulation):
         for index, output in enumerate(outputs):
             values = [one[index] for one in every]
             if moved:
-                values = carry_over(func, given, values)
+                values = carry_over(func, values)
             elif not (index and func._opname.endswith("_norm")):
                 result = self._locate(found, self._place, not self._begun)
                 if found == "residual":

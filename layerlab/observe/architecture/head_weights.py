@@ -18,6 +18,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.norms import Norm, front_norm, norm
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layout, layout
+from layerlab.observe.architecture.structure import AttentionPart
 from layerlab.shapes import HeadVector
 from layerlab.system.offload import parameter
 
@@ -78,10 +79,8 @@ class HeadWeights:
 
 def project(
     block: nn.Module,
-    attention: nn.Module,
+    part: AttentionPart,
     *,
-    name: str,
-    layer: int,
     config: Any,
     front: nn.Module | None = None,
     rotary: nn.Module | None = None,
@@ -89,15 +88,14 @@ def project(
     """Cut one attention module into heads, with the norm in front and the factors on its scores.
 
     Args:
-        block: the block of the stack that holds `attention`.
-        attention: the module that multiplies queries and keys.
-        name: its path inside the model.
-        layer: the block that it lies in, the first is 0.
+        block: the block of the stack that holds the attention.
+        part: the attention, whose module multiplies queries and keys.
         config: of the text model.
         front: the norm that attention's input comes from where the block has none in front of
             attention: GPT-1 reads the last norm of the block before.
         rotary: the model's rotary embedding; by default its factor is worked out from `config`.
     """
+    attention = part.module
     found = layout(block, attention, config)
     refused = dict(found.refused)
     before = _front(block, attention, front, found)
@@ -110,9 +108,9 @@ def project(
     value, value_bias = _rows(found.value, _value_width(found))
     output, output_bias = _output(found)
     return HeadWeights(
-        layer=layer,
-        name=name,
-        scaling=_scaling(attention, config, found.head_width),
+        layer=part.block,
+        name=part.name,
+        scaling=_scaling(attention, found.head_width),
         query=query,
         key=key,
         value=value,
@@ -124,7 +122,7 @@ def project(
         gain=None if before is None else before.gain,
         shift=None if before is None else before.shift,
         norm=None if before is None else before.kind,
-        rotary=_rotary(attention, config, layer, rotary),
+        rotary=_rotary(attention, config, part.block, rotary),
         softcap=_softcap(attention, config),
         clip=_clip(attention),
         window=_window(attention, config),
@@ -216,7 +214,7 @@ def _head_norm(module: nn.Module, width: int) -> Norm | None:
 # What scales the scores
 
 
-def _scaling(attention: nn.Module, config: Any, width: int) -> float:
+def _scaling(attention: nn.Module, width: int) -> float:
     """Return the module's own factor on q . k; some families store the factor, some its inverse."""
     for name in ("scaling", "softmax_scale", "inv_norm_factor", "scale"):
         value = getattr(attention, name, None)

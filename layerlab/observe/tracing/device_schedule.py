@@ -7,13 +7,15 @@ operations, and each value that the host reads makes it wait until all before it
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Barrier
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from layerlab.system.hardware import with_threads
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -98,17 +100,6 @@ def read_numbers(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     return dict(zip(tensors, map(float, read_host(list(tensors.values()))), strict=True))
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run on one thread: blocks are small, and two threads were measured to be ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class HostThreads:
     """Threads of the host for what an accelerator would do one after another, and wait for.
 
@@ -130,7 +121,7 @@ class HostThreads:
         self.threads = ThreadPoolExecutor(self.most) if self.most else None
         if self.threads is not None:
             ready = Barrier(self.most + 1)
-            with one_thread():  # each keeps the number of threads that it begins with
+            with with_threads(1):  # each keeps the number of threads that it begins with
                 for _ in range(self.most):
                     self.threads.submit(_begin_thread, ready)
                 ready.wait()

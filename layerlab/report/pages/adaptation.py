@@ -15,7 +15,7 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records.json_values import Json, json_values
-from layerlab.records.parse import read_json, seal
+from layerlab.records.parse import find_table, seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
@@ -103,12 +103,9 @@ def check_adaptation_folder(folder: Path) -> None:
 
 
 def _is_adaptation(file: Path) -> bool:
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return False
+    found = find_table(file)
     kinds = {"recipe": dict, "arms": list, "stages": list}
-    return isinstance(found, dict) and all(isinstance(found.get(n), k) for n, k in kinds.items())
+    return all(isinstance(found.get(name), kind) for name, kind in kinds.items())
 
 
 def save_adaptation(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:

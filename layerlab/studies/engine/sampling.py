@@ -23,10 +23,10 @@ from torch import Tensor
 
 from layerlab.console.progress import Progress
 from layerlab.errors import NotApplicable, UserError
-from layerlab.observe.tracing.device_schedule import one_thread
 from layerlab.records.kept import warn_of_damage
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_regular, write_file
+from layerlab.system.hardware import with_threads
 
 Arrays = dict[str, np.ndarray]
 StudyCase = Mapping[str, Any]
@@ -201,7 +201,7 @@ def _compute(
     An interruption waits for the batches under way, and no more.
     """
     # Batches side by side instead of threads inside of each: their tensors fit a core's cache.
-    with one_thread():
+    with with_threads(1):
         pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         # As a context the pool would finish all that was submitted before an interruption.
         try:

@@ -19,8 +19,7 @@ def weights_of(part: "AttentionPart", subject: "LoadedModel") -> "HeadWeights":
     from layerlab.observe.architecture.head_weights import project
 
     assert not isinstance(subject.stack, str), subject.stack
-    block = subject.stack.blocks[part.block]
-    return project(block, part.module, name=part.name, layer=part.block, config=subject.config)
+    return project(subject.stack.blocks[part.block], part, config=subject.config)
 
 
 def theory_of(layer: "Layer", subject: "LoadedModel") -> "Theory":

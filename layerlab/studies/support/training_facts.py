@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.recipes.paths import file_name
-from layerlab.records.parse import read_json
+from layerlab.records.parse import find_table
 from layerlab.records.renamed_settings import current_manifest
 
 # Of a manifest: what a reader of a study asks first, by the name that the page says.
@@ -27,8 +27,8 @@ LISTED = 3
 
 def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
     """Count the runs, and return their total time and machine, as strict JSON values."""
-    results = [_read(folder / "result.json") for folder in folders]
-    manifests = [_read(folder / "manifest.json") for folder in folders]
+    results = [find_table(folder / "result.json") for folder in folders]
+    manifests = [find_table(folder / "manifest.json") for folder in folders]
     return {
         "runs": len(folders),
         "hours": round(sum(one.get("seconds") or 0 for one in results) / 3600, 2),
@@ -42,8 +42,8 @@ def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
 
 def settings_of(folders: Sequence[Path]) -> dict[str, str]:
     """Describe the text, sizes and length of runs: one value, or all that there are."""
-    results = [_read(folder / "result.json") for folder in folders]
-    manifests = [current_manifest(_read(folder / "manifest.json")) for folder in folders]
+    results = [find_table(folder / "result.json") for folder in folders]
+    manifests = [current_manifest(find_table(folder / "manifest.json")) for folder in folders]
     return {
         "text": _describe(
             ", ".join(
@@ -74,12 +74,3 @@ def _at(content: Any, *path: str) -> Any:
     for name in path:
         content = content.get(name) if isinstance(content, dict) else None
     return content
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Read a file of a run, or nothing where an earlier version left none."""
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

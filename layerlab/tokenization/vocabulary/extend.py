@@ -32,7 +32,6 @@ def extend(
     texts: Iterable[str],
     size: int,
     *,
-    least: int = LEAST,
     tell: Callable[[float], None] = lambda share: None,
 ) -> PreTrainedTokenizerFast:
     """Add entries to a tokenizer that make a domain's text shorter, and no text longer.
@@ -40,7 +39,6 @@ def extend(
     Args:
         texts: of the domain, read once and not kept.
         size: entries that are added.
-        least: times that two tokens have to stand side by side to be joined.
         tell: is told the share of merges that is learned.
 
     Raises:
@@ -61,7 +59,7 @@ def extend(
     if size < 1:
         raise UserError(f"cannot add {size} entries to a vocabulary; expected 1 or more")
     found = read_bpe(tokenizer)
-    continuation, barred = _begin(found, texts, size, least), set(found.fixed)
+    continuation, barred = _begin(found, texts, size, LEAST), set(found.fixed)
     while True:
         engine = _grow(continuation, len(found.vocab), size, barred, tell)
         vocab = engine.get_vocab()

@@ -99,10 +99,7 @@ def heads_of(model: Any) -> list[QKHead]:
     if not found.attentions:
         raise UserError(_refuse(name, "it has no attention"))
     config = text_config(model)
-    return [
-        _head(name, part, found.blocks[part.block], config, number)
-        for number, part in enumerate(found.attentions)
-    ]
+    return [_head(name, part, found.blocks[part.block], config) for part in found.attentions]
 
 
 def _refuse(name: str, reason: str) -> str:
@@ -112,14 +109,14 @@ def _refuse(name: str, reason: str) -> str:
     )
 
 
-def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: int) -> QKHead:
+def _head(name: str, part: AttentionPart, block: nn.Module, config: Any) -> QKHead:
     holders = [
         module
         for module in part.module.modules()
         if (weight := module._parameters.get("weight")) is not None and weight.dim() == 2
     ]
     with _number(holders):
-        read = project(block, part.module, name=part.name, layer=layer, config=config)
+        read = project(block, part, config=config)
     if read.query is None or read.key is None:
         reasons = [read.refused[one] for one in ("query", "key") if one in read.refused]
         raise UserError(_refuse(name, reasons[0] if reasons else "they were not found"))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from layerlab.blocks.attention import BIAS, Attention
+from layerlab.blocks.attention import BIAS, GATHERED, Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.init import Constant, starts
@@ -45,12 +45,7 @@ class NormedAttention(Attention):
         "epsilon": Option(default=1e-6, domain=EPSILON, about="added to the mean square"),
     }
     # A norm over all heads needs all heads, so their features are gathered on every device.
-    plan = {
-        "query": "colwise_gather_output",
-        "key": "colwise_gather_output",
-        "value": "colwise_gather_output",
-        "output": "rowwise_split_input",
-    }
+    plan = GATHERED
 
     def __init__(
         self,

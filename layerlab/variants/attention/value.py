@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlab.blocks.attention import Attention
+from layerlab.blocks.attention import GATHERED, Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.init import Constant, starts
@@ -69,14 +69,8 @@ class ValueResidual(Attention):
 
     @classmethod
     def sharding(cls, **options: Any) -> Mapping[str, str]:
-        if options.get("form") != "learned":
-            return cls.plan
-        return {  # the numbers of a layer learn from all of its heads
-            "query": "colwise_gather_output",
-            "key": "colwise_gather_output",
-            "value": "colwise_gather_output",
-            "output": "rowwise_split_input",
-        }
+        # The numbers of a layer learn from all of its heads.
+        return GATHERED if options.get("form") == "learned" else cls.plan
 
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:

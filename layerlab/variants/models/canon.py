@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.blocks.attention import BIAS, Attention
+from layerlab.blocks.attention import BIAS, GATHERED, Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.ffn import Gated
@@ -74,12 +74,7 @@ class CanonAttention(Attention):
     name = "canon"
     options = {"bias": BIAS, **OPTIONS}
     # The convolution of place b has all channels, so they are gathered on every device.
-    plan = {
-        "query": "colwise_gather_output",
-        "key": "colwise_gather_output",
-        "value": "colwise_gather_output",
-        "output": "rowwise_split_input",
-    }
+    plan = GATHERED
 
     def __init__(
         self,

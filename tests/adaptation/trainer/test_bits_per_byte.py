@@ -1,7 +1,6 @@
 """Bits per byte: every byte once, whatever the windows, and what a literal computation finds."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from tests.loading.test_batching import LONGROPE
 TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
 WORDS = train_bpe(TEXTS, vocab=300)
 UNIT = 2.0**-24
-Tiny = Callable[..., Any]
 
 
 def plain() -> PreTrainedTokenizerFast:

@@ -1,11 +1,11 @@
 """Errors that need no torch come before torch is imported."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.forked import empty_python
 
 # What is typed, and what is said of it.
 MISTAKES = [
@@ -180,10 +180,9 @@ print(json.dumps(found))
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[str]]]:
     """What each was answered with, by an interpreter that had imported nothing before."""
     words = json.dumps([typed.split() for typed, _ in MISTAKES])
-    command = [sys.executable, "-c", PROGRAM, words]
     folder: Path = tmp_path_factory.mktemp("empty")
     (folder / "broken.py").write_text(BROKEN, "utf-8")
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    done = empty_python("-c", PROGRAM, words, check=True, cwd=folder)
     assert list(folder.iterdir()) == [folder / "broken.py"]
     return json.loads(done.stdout.splitlines()[-1])
 

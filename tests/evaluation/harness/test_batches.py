@@ -13,11 +13,11 @@ from tests.evaluation.candidate import (
     CHOICE,
     LEAF,
     WRITTEN,
-    Writing,
     candidate,
     question,
     task_folder,
     tokenizer,
+    writings,
 )
 from tests.evaluation.shelf import run, shelf
 from tests.families import recipe
@@ -149,10 +149,7 @@ def test_an_answer_that_has_ended_is_not_watched_and_grows_no_longer(ends):
     handle = subject.model.register_forward_hook(steer, with_kwargs=True)
     size = len(answers[False])
     assert size > len(answers[True]) + 2
-    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": size}
-    found = engine.generate_until(
-        [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
-    )
+    found = engine.generate_until(writings(prompts, size))
     handle.remove()
     assert found == ["three", "A. two B. three C. four"]
     assert engine.unsound == set() and len(passes) == 1

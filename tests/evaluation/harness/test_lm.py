@@ -24,6 +24,7 @@ from tests.evaluation.candidate import (
     question,
     task_folder,
     with_begin,
+    writings,
 )
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -276,10 +277,7 @@ def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams):
 
     handle = subject.model.register_forward_hook(spoil, with_kwargs=True)
     engine = HarnessModel(subject, batch=4, scoring="gen")
-    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 8, "num_beams": beams}
-    answers = engine.generate_until(
-        [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
-    )
+    answers = engine.generate_until(writings(prompts, 8, num_beams=beams))
     handle.remove()
     assert answers[0] == answers[1] == "" != answers[2]
     assert engine.unsound == {0}
@@ -304,10 +302,7 @@ def test_an_answer_that_is_written_again_alone_is_watched_too():
     engine = HarnessModel(subject, batch=4, scoring="gen")
     told: list[int] = []
     engine.step = told.append
-    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 8}
-    answers = engine.generate_until(
-        [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
-    )
+    answers = engine.generate_until(writings(prompts, 8))
     handle.remove()
     assert sizes == {1, 2} and engine.unsound == {0} and answers[0] == ""
     assert told == [2]

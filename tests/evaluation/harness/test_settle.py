@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, is_turnable
-from tests.evaluation.candidate import Writing, candidate
+from tests.evaluation.candidate import Writing, candidate, writings
 
 pytest.importorskip("lm_eval")
 
@@ -108,9 +108,7 @@ def test_answers_with_near_ties_stay_in_16_bits_and_are_counted(dtype, share, ba
     engine = HarnessModel(subject, batch=batch, scoring="gen", share=share)
     subject.batching("left")
     sizes.clear()
-    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 2}
-    asked = [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
-    answers = engine.generate_until(asked)
+    answers = engine.generate_until(writings(prompts, 2))
     handle.remove()
     assert answers[0] and not answers[1] and engine.near == near
     assert ({*sizes} == {2}) == (near is not None)

@@ -1,10 +1,10 @@
 """What importing the engine leaves of a process."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.forked import empty_python
 
 SAID = "HF_XET_HIGH_PERFORMANCE"
 
@@ -18,5 +18,5 @@ def test_the_environment_is_as_it_was(own):
     )
     given = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     given |= {} if own is None else {SAID: own}
-    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True)
+    done = empty_python("-c", code, env=given)
     assert done.stdout.split() == [str(own), "None"]

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import pytest
@@ -8,6 +7,7 @@ from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
 from layerlab.evaluation.metrics import segmentation
 from layerlab.evaluation.metrics.segmentation import CHARACTERS, JIEBA, JIEBA_LINES, LATIN, SPACED
+from tests.support.forked import empty_python
 from tests.support.refused import refuses
 
 SOME = settings(max_examples=50, deadline=None)
@@ -51,8 +51,8 @@ def test_characters_are_those_of_sacrebleu(text):
 @pytest.mark.full
 def test_the_library_says_nothing():
     script = "from layerlab.evaluation.metrics.segmentation import JIEBA; print(JIEBA('法院'))"
-    run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True)
-    assert run.returncode == 0 and run.stderr == b"", run.stderr
+    run = empty_python("-W", "error", "-c", script)
+    assert run.returncode == 0 and run.stderr == "", run.stderr
 
 
 def test_jieba_absent_is_said_in_one_line(monkeypatch):

@@ -13,6 +13,7 @@ from layerlab.experiments.executors import slots as module
 from layerlab.experiments.executors.slots import RunSlot, cores, gpus, share_devices, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import SHARED_DEVICE
+from tests.support.forked import empty_python
 from tests.support.refused import refuses
 
 MANY = 24
@@ -60,7 +61,7 @@ def test_cores_are_those_that_this_process_may_use():
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from layerlab.experiments.executors.slots import cores; print(cores())"
     )
-    told = subprocess.run([sys.executable, "-c", only], capture_output=True, text=True, check=True)
+    told = empty_python("-c", only, check=True)
     assert told.stdout.strip() == str([(min(usable),)])
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,12 @@ RECIPE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def climbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Comparison]]:
-    folder = tmp_path_factory.mktemp("ladder")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
-        text = folder / "corpus.txt"
-        text.write_text("\n".join(f"The cat sat on {n * n} mats." for n in range(800)))
-        given = {**RECIPE, "data": {**RECIPE["data"], "sources": [{"text": str(text)}]}}
-        # As many sizes as the argument says, which is that of the recipe in the tests below.
-        given["ladder"] = {**RECIPE["ladder"], "count": 2}
-        yield folder, layerlab.compare(given, out=folder, ladder=3, progress=False)
+def climbed(cached: Path) -> tuple[Path, Comparison]:
+    text = cached / "corpus.txt"
+    text.write_text("\n".join(f"The cat sat on {n * n} mats." for n in range(800)))
+    # As many sizes as the argument says, which is that of the recipe in the tests below.
+    recipe = given(cached, ladder={**RECIPE["ladder"], "count": 2})
+    return cached, layerlab.compare(recipe, out=cached, ladder=3, progress=False)
 
 
 def given(folder: Path, **changed: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from layerlab import UserError
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms
 from layerlab.experiments.session import prepare
+from tests.api.test_train import SMALL
 from tests.support.refused import refusal, refuses
 from tests.training.support.drawn import manifest, recipe, runs
 
@@ -83,14 +84,6 @@ def test_a_declaration_of_nothing_is_told_the_nearest(pattern, near):
 @pytest.mark.parametrize("pattern", ["train", "train.*", "*", "emulate.*", "batch_tokens"])
 def test_whatever_a_run_has_can_be_declared(pattern):
     planned(allowed_differences=[pattern])
-
-
-SMALL = {
-    "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-    "data": {"vocab_size": 300},
-    "train": {"max_steps": 2, "batch_size": 2},
-    "evaluate": {"max_eval_blocks": 2},
-}
 
 
 @pytest.mark.full

@@ -12,16 +12,9 @@ from layerlab.experiments.statistics.looks import (
     is_decided,
     stretches,
 )
+from tests.api.test_train import SMALL
 from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, runs
-
-SMALL = {
-    "name": "small",
-    "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-    "data": {"vocab_size": 300},
-    "train": {"max_steps": 2, "batch_size": 2},
-    "evaluate": {"max_eval_blocks": 2},
-}
 
 
 def test_every_look_waits_for_the_seeds_that_it_adds():

@@ -16,8 +16,7 @@ from tests.training.test_trainer import begun
 
 
 @pytest.mark.full
-def test_a_run_that_ends_removes_its_own_checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_run_that_ends_removes_its_own_checkpoints(tmp_path, cache):
     training = begun(tmp_path / "run")
     training.advance()
     training.checkpoint()
@@ -33,8 +32,7 @@ def test_a_run_that_ends_removes_its_own_checkpoints(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(tmp_path, cache):
     training = begun(tmp_path / "run")
     place = tmp_path / "run" / "checkpoints"
     for number in range(4):

@@ -164,8 +164,7 @@ def test_no_new_file_is_written_through_a_link(tmp_path):
 
 
 @pytest.mark.full
-def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(tmp_path, cache):
     given = {
         "name": "small",
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},

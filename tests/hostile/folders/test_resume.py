@@ -62,9 +62,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.full

@@ -7,6 +7,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from layerlab.loading.packed.gguf_header import GgufHeader
+from tests.support.gguf_file import finish
 
 FREQUENT = [1.0, 2.0, 4.0, 8.0]
 
@@ -18,10 +19,7 @@ def header(file, architecture, fields, tensors=("token_embd.weight",), numbers=4
         add[type(value)](f"{architecture}.{name}", value)
     for name in tensors:
         writer.add_tensor(name, np.resize(np.float32(FREQUENT), numbers))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return GgufHeader(file)
 
 

@@ -22,10 +22,7 @@ FIELDS = ("query", "key", "value", "output", "query_bias", "gain", "shift", "out
 
 def from_memory(model: PreTrainedModel) -> list[HeadWeights]:
     stack, config = anatomy(model), text_config(model)
-    return [
-        project(stack.blocks[p.block], p.module, name=p.name, layer=p.number, config=config)
-        for p in stack.attentions
-    ]
+    return [project(stack.blocks[p.block], p, config=config) for p in stack.attentions]
 
 
 def assert_same(stored: HeadWeights, loaded: HeadWeights) -> None:

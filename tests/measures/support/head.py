@@ -91,9 +91,7 @@ def built(family: str, seed: int) -> PreTrainedModel:
 
 def weights_of(model: PreTrainedModel) -> HeadWeights:
     stack = anatomy(model)
-    part = stack.attentions[0]
-    block = stack.blocks[0]
-    return project(block, part.module, name=part.name, layer=0, config=text_config(model))
+    return project(stack.blocks[0], stack.attentions[0], config=text_config(model))
 
 
 def adversaries(weights: HeadWeights, tokens: int, seed: int) -> Tensor:

@@ -1,8 +1,6 @@
 """Products by kernels that never store the matrix, in Triton's interpreter, beside stored tiles."""
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +15,7 @@ from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.products import RowBlocks, dense
 from layerlab.observe.tracing import device_schedule
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
+from tests.support.forked import empty_python
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
 flash_products = pytest.importorskip("layerlab.measures.support.flash_products")
@@ -122,13 +121,8 @@ def test_norms_are_those_of_a_decomposition(kind):
 
 @pytest.mark.full
 def test_half_precision_compiles_to_matrix_instructions_without_a_spill():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.measures.support.compile_flash"],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    env = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = empty_python("-m", "tests.measures.support.compile_flash", env=env, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert len(lines) == 3 * 4 + 2 * 4
     for dtype, width, name, matrix, *used in lines:

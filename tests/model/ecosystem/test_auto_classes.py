@@ -1,11 +1,10 @@
 """transformers' auto classes know our models, whichever of the two is imported first."""
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.support.forked import BEFORE, python
+from tests.support.forked import BEFORE, empty_python, python
 
 NEITHER = """
 import sys
@@ -33,7 +32,7 @@ ORDERS = {
 
 
 def fresh(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    done = empty_python("-c", code, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -215,17 +216,21 @@ def test_buffers_lie_where_the_model_computes_though_its_weights_do_not(tmp_path
     assert {held.device.type for held in model.parameters()} == {"cpu"}
 
 
-@pytest.mark.parametrize("content", [None, "{}", '{"model_type": "llama"}'])
-def test_a_folder_without_a_model_of_layerlab_is_refused(content, tmp_path):
-    if content is not None:
-        (tmp_path / "config.json").write_text(content)
+def refuse_folder(folder: Path, said: str) -> None:
     stand_in()
     from layerlab.model.ecosystem.torchtitan import pretrain
 
     wanted = pretrain()
-    wanted.hf_assets_path = str(tmp_path)
-    with pytest.raises(UserError, match="where no model of layerlab lies; type --hf_assets_path"):
+    wanted.hf_assets_path = str(folder)
+    with pytest.raises(UserError, match=said):
         wanted.model_spec.model.update_from_config(config=wanted)
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"model_type": "llama"}'])
+def test_a_folder_without_a_model_of_layerlab_is_refused(content, tmp_path):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    refuse_folder(tmp_path, "where no model of layerlab lies; type --hf_assets_path")
 
 
 def test_code_that_a_model_was_saved_with_is_asked_for_where_it_lies(tmp_path):
@@ -233,13 +238,7 @@ def test_code_that_a_model_was_saved_with_is_asked_for_where_it_lies(tmp_path):
     path, code = tmp_path / "config.json", tmp_path / "my_idea.py"
     code.write_text("PARTS = ()")
     path.write_text(json.dumps({**json.loads(path.read_text()), "files": {code.name: "0" * 64}}))
-    stand_in()
-    from layerlab.model.ecosystem.torchtitan import pretrain
-
-    wanted = pretrain()
-    wanted.hf_assets_path = str(tmp_path)
-    with pytest.raises(UserError, match=re.escape(f"in Python layerlab.load({str(code)!r})")):
-        wanted.model_spec.model.update_from_config(config=wanted)
+    refuse_folder(tmp_path, re.escape(f"in Python layerlab.load({str(code)!r})"))
 
 
 @pytest.mark.parametrize(

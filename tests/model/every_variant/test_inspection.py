@@ -31,7 +31,7 @@ def test_the_weights_of_every_head_are_found_with_the_norm_in_front(name):
     model = small(name)
     part = anatomy(model).attentions[1]
     block = model.model.layers[1]
-    read = project(block, part.module, name=part.name, layer=1, config=model.config)
+    read = project(block, part, config=model.config)
     width, heads = SIZES["width"], SIZES["heads"]
     assert read.query is not None and read.query.shape == (heads, width // heads, width)
     assert read.key is not None and read.key.shape == read.query.shape

@@ -48,13 +48,8 @@ def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return low
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "family", ["gpt2", "llama", "qwen3", "gemma2", "mixtral", "gpt_neox", "phi", "ours"]
-)
-def test_as_run_errs_as_much_as_torch_itself(family, format):
-    model = ours("pangu-pi") if family == "ours" else built(family)
+def runs(model, format):
+    """Logits in float64, emulated, and as torch itself computes them in a format."""
     ids = words(model, 64, rows=4)
     with reference(model):
         exact = model(ids).logits
@@ -62,6 +57,17 @@ def test_as_run_errs_as_much_as_torch_itself(family, format):
         emulated = model(ids).logits
     with torch.no_grad():
         real = lowered(model, DTYPES[format])(ids).logits
+    return exact, emulated, real
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "llama", "qwen3", "gemma2", "mixtral", "gpt_neox", "phi", "ours"]
+)
+def test_as_run_errs_as_much_as_torch_itself(family, format):
+    model = ours("pangu-pi") if family == "ours" else built(family)
+    exact, emulated, real = runs(model, format)
     assert typical(emulated, exact) == pytest.approx(typical(real, exact), rel=0.1)
     # The same roundings, not only as many: the two are nearer to one another than to the truth.
     assert typical(emulated, real) < typical(real, exact)
@@ -70,13 +76,7 @@ def test_as_run_errs_as_much_as_torch_itself(family, format):
 def test_a_model_with_cubes_is_torch_s_own_run_but_for_the_order_of_sums():
     model = built("gptj")
     model.set_attn_implementation("eager")
-    ids = words(model, 64, rows=4)
-    with reference(model):
-        exact = model(ids).logits
-    with emulate(model, "bf16"):
-        emulated = model(ids).logits
-    with torch.no_grad():
-        real = lowered(model, torch.bfloat16)(ids).logits
+    exact, emulated, real = runs(model, "bf16")
     # With the cube rounded once the two are apart by a third of the error.
     assert typical(emulated, real) < 0.1 * typical(real, exact)
 

@@ -1,9 +1,5 @@
 """What the tests of kernels in Triton share: where they run, and what is rounded."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -27,13 +23,6 @@ def equal(one: Tensor, two: Tensor) -> bool:
 def draw_words(count: int, dtype: torch.dtype, seed: int = 3) -> Tensor:
     words = torch.empty(count, dtype=dtype)
     return words.random_(generator=torch.Generator().manual_seed(seed))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The interpreter computes in NumPy, which warns of what a device does not."""
-    with np.errstate(all="ignore"):
-        yield
 
 
 def take_for_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

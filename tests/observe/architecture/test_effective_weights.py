@@ -1,7 +1,5 @@
 """Weights that modules put together, against those of the same model made permanent."""
 
-from collections.abc import Callable
-
 import peft
 import pytest
 import torch
@@ -23,7 +21,6 @@ from tests.measures.family import built
 
 # PEFT asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
-Change = Callable[[nn.Module, bool], None]
 
 
 def linears(model: nn.Module) -> list[nn.Module]:

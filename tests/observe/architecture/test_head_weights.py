@@ -55,12 +55,12 @@ def test_weights_that_wait_on_disk_are_fetched(tmp_path):
     model = built("llama bias")
     stack, config = anatomy(model), text_config(model)
     part = stack.attentions[1]
-    here = project(stack.blocks[1], part.module, name=part.name, layer=1, config=config)
+    here = project(stack.blocks[1], part, config=config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         disk_offload(model, str(tmp_path), torch.device("cpu"))
     assert part.module.q_proj.weight.device.type == "meta"
-    away = project(stack.blocks[1], part.module, name=part.name, layer=1, config=config)
+    away = project(stack.blocks[1], part, config=config)
     for name in ("query", "key_bias", "output", "gain"):
         assert torch.equal(getattr(away, name), getattr(here, name))
     assert away.matrices.keys() == here.matrices.keys()

@@ -61,14 +61,7 @@ def parts_of(model: PreTrainedModel) -> dict[int, BlockParts]:
     def keep(layer: Layer) -> None:
         if layer.attention is not None and layer.block is not None:
             part = stack.attention(layer.attention.name)
-            weights = project(
-                layer.block,
-                part.module,
-                name=part.name,
-                layer=part.block,
-                config=text_config(model),
-                rotary=rotary,
-            )
+            weights = project(layer.block, part, config=text_config(model), rotary=rotary)
             layer = Layer(**{**vars(layer), "weights": weights})
         found[layer.layer] = find_parts(stack, layer)
 

@@ -157,6 +157,17 @@ def test_rerunning_a_block_gives_its_output_again(tiny, family):
     assert all(torch.equal(again, stream) for again, stream in outputs)
 
 
+def read(model):
+    found = []
+
+    def keep(layer):
+        again = None if layer.rerun is None else layer.rerun(2 * layer.entered)
+        found.extend([layer.stream, layer.entered, layer.gradient, again])
+
+    trace(model, anatomy(model), [TOKENS], keep, gradient=True)
+    return found
+
+
 def test_a_block_is_what_hooks_of_the_users_make_of_it(tiny):
     hooked, changed = (tiny("llama").eval() for _ in range(2))
     hooked.model.layers[0].register_forward_pre_hook(lambda module, args: (3 * args[0], *args[1:]))
@@ -164,16 +175,6 @@ def test_a_block_is_what_hooks_of_the_users_make_of_it(tiny):
     block = changed.model.layers[0]
     own = block.forward
     block.forward = lambda stream, *args, **options: 2 * own(3 * stream, *args, **options)
-
-    def read(model):
-        found = []
-
-        def keep(layer):
-            again = None if layer.rerun is None else layer.rerun(2 * layer.entered)
-            found.extend([layer.stream, layer.entered, layer.gradient, again])
-
-        trace(model, anatomy(model), [TOKENS], keep, gradient=True)
-        return found
 
     for one, other in zip(read(hooked), read(changed), strict=True):
         torch.testing.assert_close(one, other)
@@ -244,13 +245,14 @@ def test_an_attention_that_is_not_heard_is_named(tiny):
     assert layers[2].attention is None and layers[1].attention is not None
 
 
+def doubled(module, query, key, value, mask, scaling=None, **_):
+    weights = torch.softmax(2 * query @ key.transpose(-1, -2) * scaling + mask, -1)
+    return (weights @ value).transpose(1, 2), weights
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch, dtype):
     from transformers.models.llama import modeling_llama
-
-    def doubled(module, query, key, value, mask, scaling=None, **_):
-        weights = torch.softmax(2 * query @ key.transpose(-1, -2) * scaling + mask, -1)
-        return (weights @ value).transpose(1, 2), weights
 
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", doubled)
     model = tiny("llama", num_key_value_heads=4, attn_implementation="eager")
@@ -263,11 +265,6 @@ def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch, dty
 
 def test_an_attention_of_the_users_is_heard_as_it_is(tiny):
     """In its place sdpa would give the streams of another model."""
-
-    def doubled(module, query, key, value, mask, scaling=None, **_):
-        weights = torch.softmax(2 * query @ key.transpose(-1, -2) * scaling + mask, -1)
-        return (weights @ value).transpose(1, 2), weights
-
     model = tiny("llama", num_key_value_heads=4)
     AttentionInterface.register("doubled", doubled)
     AttentionMaskInterface.register("doubled", eager_mask)
@@ -360,16 +357,6 @@ def test_a_stream_has_a_place_for_each_token_and_one_width(tiny):
 
 
 def test_a_block_that_drops_the_batch_axis_is_read_as_one_that_keeps_it(tiny):
-    def read(model):
-        found = []
-
-        def keep(layer):
-            again = None if layer.rerun is None else layer.rerun(2 * layer.entered)
-            found.extend([layer.stream, layer.gradient, again])
-
-        trace(model, anatomy(model), [TOKENS], keep, gradient=True)
-        return found
-
     whole, cut = tiny("gpt2"), tiny("gpt2")
     cut.transformer.h[1].register_forward_hook(
         lambda module, args, output: with_first(output, first_tensor(output)[0])

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from layerlab.report.results.report import Report
 from tests.report.support.reading import content, frames
 from tests.report.support.sample import HOSTILE, attention_detail, sample
-from tests.report.support.window import PHONE
+from tests.report.support.window import PHONE, attention_map
 
 pytestmark = pytest.mark.full
 
@@ -223,9 +223,7 @@ def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(ope
     detail = attention_detail("a", [f"w{position}" for position in shown])
     report["details"]["head"] = detail | {"queries": shown}
     page = opened(report)
-    page.get_by_role("button", name="Show its attention map").click()
-    dialog = page.get_by_role("dialog")
-    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    dialog = attention_map(page)
     hint = dialog.locator(".hint").first.inner_text()
     assert "the positions 0–3, 251–254, 449 are shown" in hint
     strip = dialog.locator(".strip")

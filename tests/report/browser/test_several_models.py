@@ -5,7 +5,7 @@ import pytest
 from layerlab.report.views.inspection import frames as inspection
 from tests.report.browser.test_browser import show
 from tests.report.support.sample import sample
-from tests.report.support.window import PHONE
+from tests.report.support.window import PHONE, attention_map
 
 
 @pytest.mark.full
@@ -17,9 +17,7 @@ def test_a_picture_opens_for_its_model_and_a_layer_stands_at_its_depth(opened):
     for name, values in data.items():
         data[name] = [value for value, keep in zip(values, kept, strict=True) if keep]
     page = opened(report)
-    page.get_by_role("button", name="Show its attention map").click()
-    dialog = page.get_by_role("dialog")
-    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    dialog = attention_map(page)
     assert dialog.locator("h2").inner_text().endswith("/one/checkpoint-5: layer 1, head 2")
     page.keyboard.press("Escape")
     page.locator("#models [value='1']").check(force=True)

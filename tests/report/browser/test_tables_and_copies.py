@@ -15,7 +15,7 @@ from tests.report.pages.test_evaluation import scored
 from tests.report.support.passed import passed
 from tests.report.support.race import race
 from tests.report.support.sample import sample
-from tests.report.support.window import PHONE
+from tests.report.support.window import PHONE, attention_map
 from tests.report.test_chinese import proved
 
 CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
@@ -248,9 +248,7 @@ def test_a_matrix_whose_readings_are_all_infinite_has_a_row_without_colours(open
 def test_the_table_of_the_attention_dialog_follows_the_slider(opened):
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)
-    page.get_by_role("button", name="Show its attention map").click()
-    dialog = page.get_by_role("dialog")
-    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    dialog = attention_map(page)
     weights = report["details"]["head"]["weights"]
     for row in (len(weights) - 1, 3):
         dialog.get_by_role("slider").fill(str(row))

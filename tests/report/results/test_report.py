@@ -1,8 +1,6 @@
 import io
 import json
 import math
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from layerlab.report.findings.find import Finding, find
 from layerlab.report.results.report import Report, load_report
 from layerlab.report.views import tables as table
 from tests.report.support.reading import card, content, frames, measures, report
+from tests.support.forked import empty_python
 from tests.support.oldest import read_csv
 from tests.support.refused import refuses
 
@@ -246,7 +245,7 @@ def test_a_report_loads_without_torch(tmp_path):
         "import sys, layerlab; r = layerlab.load_report(sys.argv[1]); r.frame('gain'); r.findings\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'a report needs no tensors'"
     )
-    subprocess.run([sys.executable, "-c", script, folder], check=True)
+    empty_python("-c", script, folder, check=True)
 
 
 def test_two_models_of_one_name_are_refused():

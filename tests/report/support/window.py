@@ -104,3 +104,11 @@ def pages(browser: Tabs) -> Iterator[Open]:
     assert problems == []
     assert [url for url in requests if not url.startswith((*LOCAL, "about:blank"))] == []
     assert len([url for url in requests if url.startswith("file:")]) == len(used)
+
+
+def attention_map(page: Any) -> Any:
+    """The dialog of the first attention map, once it is drawn."""
+    page.get_by_role("button", name="Show its attention map").click()
+    dialog = page.get_by_role("dialog")
+    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    return dialog

@@ -1,10 +1,8 @@
 """`layerlab adapt vocabulary`, from words on a command line to a folder; and the source's table."""
 
-import io
 import json
 import os
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from layerlab.tokenization.published_rates import TABLE, questions
 from layerlab.tokenization.vocabulary.change import VocabularyRequest, change, parse_size
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
 from tests.support.forked import python
+from tests.support.reader import write_jec_qa
 from tests.support.refused import refuses
 
 QUESTION = {"passage": None, "question": "被告人的行为是？", "options": ["(A)盗窃", "(B)诈骗"]}
@@ -32,13 +31,7 @@ def place(tmp_path: Path, monkeypatch) -> Path:
     data = tmp_path / "data"
     bytewise().save_pretrained(data / "tokenizers" / "small")
     (data / "tokenizers" / "empty").mkdir()
-    (data / "agieval").mkdir()
-    content = json.dumps(QUESTION).encode()
-    with tarfile.open(data / "agieval" / "agieval-v1.tar.gz", "w:gz") as archive:
-        for name in ("v1/jec-qa-kd.jsonl", "v1/jec-qa-ca.jsonl"):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    write_jec_qa(data, QUESTION)
     monkeypatch.setenv("LAYERLAB_DATA", str(data))
     return tmp_path
 

@@ -19,27 +19,18 @@ from tests.training.support import killed
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("origin")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
-        yield folder
+def place(cached: Path) -> Path:
+    return cached
 
 
 def run_of(place: Path, **settings: Any) -> RunSpec:
     return killed.run_of(killed.recipe(place, **settings))
 
 
-def begun(run: RunSpec, folder: Path) -> Trainer:
-    training = Trainer(run, folder, NullProgress())
-    training.start()
-    return training
-
-
 @pytest.fixture(scope="module")
 def half(place: Path) -> Path:
     """A run that was killed at update 7, with checkpoints of 3 and 6."""
-    training = begun(run_of(place), place / "half")
+    training = killed.begun(run_of(place), place / "half")
     while training.update < 7:
         training.advance()
     return place / "half"
@@ -83,7 +74,7 @@ def age(folder: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused_and_stays(place, half, tmp_path, settings, said):
     """Its weights have the same sizes: by them alone, nobody could tell."""
     other = run_of(place, **settings)
-    begun(other, tmp_path / "run")
+    killed.begun(other, tmp_path / "run")
     shutil.copytree(half / "checkpoints", tmp_path / "run" / "checkpoints")
     told = refuses(
         "step-00000006 is of another run", Trainer, other, tmp_path / "run", NullProgress()
@@ -100,7 +91,9 @@ def test_a_name_is_not_all_that_a_run_is_known_by(place, folder):
     del body["self"]
     body["counters"]["run"]["recipe"] = "0" * 12
     file.write_text(json.dumps({**body, "self": checkpoint._seal(body)}))
-    refuses("is of another run: its recipe is '000000000000', not", begun, run_of(place), folder)
+    refuses(
+        "is of another run: its recipe is '000000000000', not", killed.begun, run_of(place), folder
+    )
 
 
 def forge(found: list[str]) -> list[str]:
@@ -110,7 +103,7 @@ def forge(found: list[str]) -> list[str]:
 def test_a_journal_that_was_changed_costs_the_checkpoints_that_rely_on_it(place, half, folder):
     early, late = counted(folder, 3), counted(folder, 6)
     rewrite(folder, lambda found: [*found[:early], *forge(found[early:late]), *found[late:]])
-    training = begun(run_of(place), folder)
+    training = killed.begun(run_of(place), folder)
     assert training.update == 3
     note, _ = killed.notes(folder)
     assert note == (
@@ -138,7 +131,7 @@ def test_events_that_are_gone_are_not_made_up_for_by_later_ones(place, folder, a
         age(folder)
     rewrite(folder, change)
     before = lines(folder)
-    told = refuses(r"no checkpoint in .* can be used \(step-", begun, run_of(place), folder)
+    told = refuses(r"no checkpoint in .* can be used \(step-", killed.begun, run_of(place), folder)
     assert (
         f"(step-00000003: {left} of the 4 events in events.jsonl that it relies on are left)"
         in told
@@ -150,7 +143,7 @@ def test_events_that_are_gone_are_not_made_up_for_by_later_ones(place, folder, a
 
 def test_a_checkpoint_is_on_the_disk_after_the_events_that_it_relies_on(place, folder, monkeypatch):
     """Power may fail between any two of them."""
-    training = begun(run_of(place), folder)
+    training = killed.begun(run_of(place), folder)
     forced, fsync = list[str](), os.fsync
 
     def record(file: int) -> None:
@@ -167,7 +160,7 @@ def test_a_checkpoint_is_on_the_disk_after_the_events_that_it_relies_on(place, f
 def test_a_manifest_that_was_taken_away_does_not_hide_other_versions(place, folder, monkeypatch):
     (folder / "manifest.json").unlink()
     monkeypatch.setattr(manifest, "versions", lambda: {"torch": "2.99.0"})
-    begun(run_of(place), folder)
+    killed.begun(run_of(place), folder)
     assert "and is 2.99.0" in killed.notes(folder)[-1]
     assert len(json.loads((folder / "manifest.json").read_text())["sittings"]) == 2
 
@@ -177,13 +170,13 @@ def test_a_session_that_only_a_manifest_tells_of_is_in_no_run(place, folder):
     found = json.loads(file.read_text())
     two = [{"update": at, "machine": {}, "versions": {"torch": str(at)}} for at in (0, 3)]
     file.write_text(json.dumps({**found, "sittings": two}))
-    begun(run_of(place), folder)
+    killed.begun(run_of(place), folder)
     assert json.loads(file.read_text()) == found
 
 
 def test_a_checkpoint_of_an_earlier_version_is_believed_with_a_note(place, folder):
     age(folder)
-    training = begun(run_of(place), folder)
+    training = killed.begun(run_of(place), folder)
     assert training.update == 6
     assert killed.notes(folder) == [
         "checkpoint step-00000006 is of an earlier version, which did not keep what run it is of, "

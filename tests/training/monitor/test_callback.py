@@ -1,13 +1,12 @@
 """The monitor inside a real Trainer."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from layerlab import Monitor
 from tests.training.support.watched import batch
@@ -20,9 +19,6 @@ class Texts(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         tokens = batch(index, rows=1)[0]
         return {"input_ids": tokens, "labels": tokens}
-
-
-Family = Callable[..., PreTrainedModel]
 
 
 def made(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Trainer:

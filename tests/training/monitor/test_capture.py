@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab import Monitor
@@ -26,7 +26,6 @@ from tests.training.support.watched import (
     weights,
 )
 
-Family = Callable[..., PreTrainedModel]
 PARTS = ("layers", "attention_heads", "ffn_dim")
 QUIET = pytest.mark.filterwarnings(
     "ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"

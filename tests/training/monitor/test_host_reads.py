@@ -3,18 +3,15 @@
 A processor stands in for it: work is cut as for one, and what would wait is counted.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel
 
 from layerlab import Monitor
 from layerlab.observe.tracing import device_schedule
 from tests.support.host_reads import Counts, counted
 from tests.training.support.watched import batch, loss_of, values
 
-Family = Callable[..., PreTrainedModel]
 # Iterations of all heads side by side, whatever their number; and for each layer its two products
 # of weights and views of them. Before, 84 and 2,025; and 9 reads with 23 for each layer.
 OPERATIONS, OPERATIONS_OF_LAYER, READS = 2700, 50, 4

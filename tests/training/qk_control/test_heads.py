@@ -19,13 +19,7 @@ def read(model: PreTrainedModel) -> list[Any]:
 
     found = anatomy(model)
     return [
-        project(
-            found.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.number,
-            config=text_config(model),
-        )
+        project(found.blocks[part.block], part, config=text_config(model))
         for part in found.attentions
     ]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import TrainingRecipe, make_recipe
@@ -47,6 +48,12 @@ def recipe(folder: Path, **settings: Any) -> TrainingRecipe:
 def run_of(recipe: TrainingRecipe) -> RunSpec:
     corpus = prepare(recipe.data)
     return plan(recipe, extent(corpus, recipe.model.context or 0))[0]
+
+
+def begun(run: RunSpec, folder: Path) -> trainer.Trainer:
+    training = trainer.Trainer(run, folder, NullProgress())
+    training.start()
+    return training
 
 
 class Seen(trainer.Trainer):

@@ -9,6 +9,7 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
 from layerlab.blocks.context import Flow
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.observe.architecture.head_weights import project
+from layerlab.observe.architecture.structure import anatomy
 from layerlab.variants.attention.querykey import first_sharpness
 from tests.model.small import shaken, small, tokens
 from tests.variants.option import TIGHT
@@ -88,7 +89,7 @@ def test_an_epsilon_is_taken():
 def test_inspection_reads_the_norms():
     model = shaken(small("qk-norm", dtype=torch.float32))
     block = model.model.layers[0]
-    weights = project(block, block.attention, name="attention", layer=0, config=model.config)
+    weights = project(block, anatomy(model).attentions[0], config=model.config)
     assert weights.query_norm == "rms"
     assert torch.equal(weights.query_gain, block.attention.query_norm.weight)
     assert torch.equal(weights.key_gain, block.attention.key_norm.weight)

@@ -28,11 +28,6 @@ WORDS, NUMBERS = (
 EMPTY = {**dict.fromkeys(WORDS, ""), **dict.fromkeys(NUMBERS, nan)}
 
 
-def _check_profiles(options: Mapping[str, Any]) -> None:
-    """Refuse a profile that there is not, before a model is loaded."""
-    _profiles(options)
-
-
 def _profiles(options: Mapping[str, Any]) -> tuple[NumericsProfile, NumericsProfile]:
     return load_profile(options["a"]), load_profile(options["b"])
 
@@ -131,7 +126,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"model"}),
         read=read,
-        check=_check_profiles,
+        check=_profiles,  # one that there is not is refused before a model is loaded
         **measure_options("gap"),
         default=False,
     ),

@@ -164,8 +164,7 @@ def test_experts_that_are_joined_in_memory_are_compared_with_those_of_files(tmp_
     assert "different architectures" not in json.dumps(found.to_dict())
 
 
-def test_a_packed_model_is_compared_with_its_original(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+def test_a_packed_model_is_compared_with_its_original(tmp_path, cache):
     model = llama().half()
     model.save_pretrained(tmp_path / "plain")
     write_packed(model, tmp_path / "packed", pack_mlx, {"bits": 8, "group_size": 32})

@@ -308,9 +308,7 @@ def _seen(model: Any, tokens: Tensor) -> Any:
     trace(model, stack, [tokens], found.append)
     layer = next(one for one in found if one.layer == 0)
     part, entered = stack.attentions[0], layer.sublayers["attention"].entered
-    given = project(
-        stack.blocks[0], part.module, name=part.name, layer=0, config=text_config(model)
-    )
+    given = project(stack.blocks[0], part, config=text_config(model))
     weights = verify_weights(given, layer.attention, entered)
     return rows_of(weights)[0], (weights, layer.attention, entered)
 

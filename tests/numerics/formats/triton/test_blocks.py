@@ -1,7 +1,6 @@
 """Blocks on a GPU have the bits of `block_formats.py`; without one, in Triton's interpreter."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -31,7 +30,6 @@ from tests.numerics.formats.triton_sample import (
     WORDS,
     draw_words,
     equal,
-    quiet,
     take_for_gpu,
 )
 
@@ -51,12 +49,6 @@ OTHERS = (
 )
 ALL = (*BLOCKS.values(), *OTHERS)
 named = pytest.mark.parametrize("format", ALL, ids=lambda format: format.name)
-
-
-@pytest.fixture(autouse=True)
-def calm() -> Iterator[None]:
-    with quiet():
-        yield
 
 
 def samples(dtype: torch.dtype) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """Whole numbers on a GPU have the bits of `integer_formats.py` on a CPU."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from tests.numerics.formats.triton_sample import (
     DEVICE,
     WORDS,
     equal,
-    quiet,
     take_for_gpu,
 )
 
@@ -30,12 +28,6 @@ DETERMINISTIC = ("nearest", "away", "zero", "up", "down")
 SCALES = ("int8", "int4:channel", "int4:group16", "int8:group24", "int8:channel:axis-2")
 symmetries = pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric", "full"])
 dtypes = pytest.mark.parametrize("dtype", WORDS)
-
-
-@pytest.fixture(autouse=True)
-def calm() -> Iterator[None]:
-    with quiet():
-        yield
 
 
 def samples(dtype: torch.dtype) -> dict[str, Tensor]:

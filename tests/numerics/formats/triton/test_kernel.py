@@ -5,9 +5,6 @@ Where there is no GPU it runs in Triton's interpreter: the same code, in NumPy.
 
 import math
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -30,16 +27,10 @@ from tests.numerics.formats.triton_sample import (
     bits,
     draw_words,
     equal,
-    quiet,
     take_for_gpu,
 )
+from tests.support.forked import empty_python
 from tests.support.oldest import needs_views
-
-
-@pytest.fixture(autouse=True)
-def calm() -> Iterator[None]:
-    with quiet():
-        yield
 
 
 @pytest.fixture
@@ -292,12 +283,8 @@ def test_a_model_is_emulated_with_it(monkeypatch):
 @pytest.mark.full
 def test_it_compiles_for_a_gpu_without_one():
     """Four elements of float32 to a load, none exchanged between threads, nothing spilled."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.numerics.formats.compile_triton"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-    )
+    env = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = empty_python("-m", "tests.numerics.formats.compile_triton", env=env)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 16 and not any("not ok" in line for line in lines), done.stdout

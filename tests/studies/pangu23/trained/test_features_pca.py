@@ -100,6 +100,9 @@ def test_a_picture_of_a_model_of_a_user_has_a_name_that_a_file_can_have(tmp_path
     assert len({*names}) == len(names) == 2 + 2 * 2 and not any("/" in name for name in names)
 
 
+JUDGES = (judge_diverse, judge_isotropic, judge_spreads, judge_distinct)
+
+
 def planted(**arms):
     """Three seeds of every arm: (first, cosine, apart) by arm, and the same in every layer."""
     spread = np.random.default_rng(0).normal(1, 1e-3, (len(ARMS), 3, LAYERS + 1))
@@ -128,9 +131,7 @@ def as_the_source():
 
 def test_the_figure_of_the_source_is_recognized():
     parts = as_the_source()
-    verdicts = [
-        judge(parts) for judge in (judge_diverse, judge_isotropic, judge_spreads, judge_distinct)
-    ]
+    verdicts = [judge(parts) for judge in JUDGES]
     assert [one.word for one in verdicts] == ["holds"] * 4
     assert [judge_gathers(parts, arm).word for arm in (NO_SERIES, NO_SHORTCUT)] == ["holds"] * 2
     assert judge_isotropic(parts).number == pytest.approx(0.2, rel=0.02)
@@ -139,9 +140,7 @@ def test_the_figure_of_the_source_is_recognized():
 
 def test_equal_twins_are_no_figure():
     parts = planted(**dict.fromkeys([arm.replace("-", "_") for arm in ARMS], (0.2, 0.3, 0.5)))
-    verdicts = [
-        judge(parts) for judge in (judge_diverse, judge_isotropic, judge_spreads, judge_distinct)
-    ]
+    verdicts = [judge(parts) for judge in JUDGES]
     assert [one.word for one in verdicts] == ["not decided"] * 4
     assert judge_gathers(parts, NO_SHORTCUT).word == "fails"
 
