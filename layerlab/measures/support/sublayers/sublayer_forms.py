@@ -128,6 +128,15 @@ def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
     return CONFIDENCE * (sqrt(STORED) * stored * (1 + scores) + summed)
 
 
+def find_underflow(features: Hidden) -> str | None:
+    """Return why features cannot be compared with a form: they, or their squares, underflow."""
+    largest, single = float(features.abs().max()), torch.finfo(torch.float32)
+    if largest < torch.finfo(features.dtype).tiny:
+        dtype = str(features.dtype).removeprefix("torch.")
+        return f"its features underflow in {dtype}"
+    return "squares of its features underflow in float32" if largest**2 < single.tiny else None
+
+
 def attention_fit(
     attended: AttentionRecord, weights: HeadWeights, sublayer: Sublayer
 ) -> Steps[Fit]:

@@ -106,8 +106,8 @@ class AttentionCall:
         largest = record.logits(rows=rows).abs().max()
         single, own = (torch.finfo(kind).eps for kind in (torch.float32, output.dtype))
         slack = (64 + 8 * largest) * single * value.abs().max()
-        if own > single:  # what is stored between sums is rounded, term by term
-            slack = slack + (4 + 4 * largest) * own * size
+        if own > single:  # what is stored between sums is rounded, term by term, at least to u tiny
+            slack = slack + (4 + 4 * largest) * own * (size + torch.finfo(output.dtype).tiny)
         off = (mine - theirs).abs()
         if bool((off <= slack).all()) or not bool(torch.isfinite(theirs).all()):
             return None
