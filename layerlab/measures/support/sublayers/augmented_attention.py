@@ -193,7 +193,7 @@ def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
     sizes = []
     for one in ACTIVATIONS:
         gap = _follow(paths, entered, one.function) - left
-        sizes.append(measure_gap(gap, _follow_noise(paths, entered, one) + left.square()))
+        sizes.append(measure_gap(gap, _follow_noise(paths, entered, one), left))
     best = choose_loosest(ACTIVATIONS, read_host([torch.stack(sizes)])[0], slack)
     return None if best is None else Shortcut(paths=paths, activation=ACTIVATIONS[best])
 
