@@ -195,21 +195,24 @@ def _add_stacks(
     assert form is not None and block is not None
     for name, stack in list(found.stacks.items()):
         z, augmented = stack.z, name == "Theorem 9"
-        left, record = attend(layer, z)
-        factor = float(bound_record(record, attention))
-        if augmented:
-            left = left + z
-            factor += 1
-        if augmented and shortcut is not None:
-            left = left + shortcut.value(z).to(z.dtype)
-            factor += float(shortcut_bound(shortcut, z))
-        stack.pass_on(left, factor)
-        factor = float(feedforward_bound(layer, feedforward, stack.z))
-        stack.pass_on(form.value(block, stack.z).to(z.dtype), factor)
-        stack.gated = stack.gated or not form.has_constant
-        if not bool(stack.z.isfinite().all()):
+        try:
+            left, record = attend(layer, z)
+            factor = float(bound_record(record, attention))
+            if augmented:
+                left = left + z
+                factor += 1
+            if augmented and shortcut is not None:
+                left = left + shortcut.value(z).to(z.dtype)
+                factor += float(shortcut_bound(shortcut, z))
+            stack.pass_on(left, factor)
+            factor = float(feedforward_bound(layer, feedforward, stack.z))
+            stack.pass_on(form.value(block, stack.z).to(z.dtype), factor)
+            stack.gated = stack.gated or not form.has_constant
+            if not bool(stack.z.isfinite().all()):
+                raise NotApplicable("the stack has left the range of its numbers")
+        except NotApplicable as reason:
             del found.stacks[name]
-            found.refuse(name, "the stack has left the range of its numbers", layer.layer)
+            found.refuse(name, reason, layer.layer)
             continue
         found.add(
             layer.layer,

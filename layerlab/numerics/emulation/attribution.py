@@ -1,7 +1,7 @@
 """Attribution of a model's rounding error: its places rounded one component at a time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import isfinite, nan
 from typing import Any
@@ -13,6 +13,7 @@ from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, make_arithm
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite
+from layerlab.numerics.emulation.overflow import WatchedEmulation
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.system.hooks import temporary_hooks
 
@@ -72,10 +73,11 @@ class Attribution:
     """The error of a model by component and by layer, one at a time, the largest first.
 
     Attributes:
-        whole: the error with every place rounded.
+        whole: the error with every place rounded; NaN where numbers overflow.
         cross: each component in each layer, if that was asked for.
         pairs: the largest components two by two, where the closure is off.
         runs: how often the model was run.
+        overflow: the place that is the first to overflow, where no error is one of rounding.
     """
 
     whole: Error
@@ -84,6 +86,7 @@ class Attribution:
     cross: tuple[Contribution, ...] = ()
     pairs: tuple[JointError, ...] = ()
     runs: int = 0
+    overflow: str | None = None
 
     @property
     def closure(self) -> float:
@@ -189,7 +192,7 @@ def clear_masked(seen: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
 class _Trials:
     """Runs of one model against its reference, a choice of places at a time."""
 
-    run: Emulation
+    run: WatchedEmulation
     call: Call
     last: tuple[nn.Module, ...]
     true: list[Tensor]
@@ -211,6 +214,18 @@ class _Trials:
         if places is not None:
             self.known[places] = found
         return found
+
+    def find_overflow(self, total: Error) -> str | None:
+        """Return the first place that overflows, where that makes the error of all places.
+
+        What is computed in float32 beside the places may overflow as well.
+        """
+        place, self.run.watching = self.run.overflow, False
+        if not isfinite(total.logits):
+            return str(place or "model")
+        if place is None or self("no place", frozenset()).logits <= CLOSED * total.logits:
+            return None
+        return str(place)
 
 
 def attribution(
@@ -242,11 +257,13 @@ def attribution(
         UserError: unknown format or mode.
     """
     modules = () if last is None else (last,)
-    run = Emulation(model, make_arithmetic(format, mode, **options))
+    run = WatchedEmulation(model, make_arithmetic(format, mode, **options))
     step("reference")
     true = outputs(Emulation(model, exact(run.arithmetic.low)), call, modules)
     trial = _Trials(run, call, modules, true, step)
     total = trial("all places", None)
+    if overflow := trial.find_overflow(total):
+        total = Error(nan, nan)
     places = SiteIndex(model, run.roundings)
     kinds, floors = places.group(places.kind), places.group(places.floor)
     components = _rank(
@@ -262,16 +279,18 @@ def attribution(
         )
         for number, group in sorted(floors.items())
     )
-    found = Attribution(whole=total, components=components, layers=layers)
+    found = Attribution(whole=total, components=components, layers=layers, overflow=overflow)
     table = tuple(_cross(trial, components, floors)) if cross else ()
     pairs = tuple(_pair(trial, components)) if _open(found.closure) else ()
-    return Attribution(
-        whole=total, components=components, layers=layers, cross=table, pairs=pairs, runs=trial.runs
-    )
+    return replace(found, cross=table, pairs=pairs, runs=trial.runs)
 
 
 def _rank(parts: Iterable[Contribution]) -> tuple[Contribution, ...]:
-    return tuple(sorted(parts, key=lambda part: (-part.error.logits, part.name)))
+    def order(part: Contribution) -> tuple[bool, float, str]:
+        size = part.error.logits
+        return isfinite(size), -size if isfinite(size) else 0.0, part.name
+
+    return tuple(sorted(parts, key=order))
 
 
 def _open(share: float) -> bool:

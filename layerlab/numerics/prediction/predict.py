@@ -42,8 +42,9 @@ class Prediction(Emulation):
 
     A variance knows what scores share and weights take from one another (see `Correlation`), and no
     other correlation: where errors of features add up along one direction it is too low, where a
-    block takes back what the stream brought it is too high. Directed rounding errs to one side,
-    which adds up faster than a variance says.
+    block takes back what the stream brought it is too high. It is also too high behind a norm of
+    what is mostly rounding (OLMo 2 in fp8): a norm keeps lengths, its derivative does not. Directed
+    rounding errs to one side, which adds up faster than a variance says.
 
     Attributes:
         undecided: places where a choice (a comparison, the best k) lies within the bound of what is

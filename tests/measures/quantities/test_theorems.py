@@ -104,6 +104,36 @@ def test_a_shortcut_of_another_form_is_no_squared_relu_for_what_bfloat16_rounds(
     assert {row["statement"] for row in rows} == {"Theorem 7, gated"}
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("grown", [1e-3, 1e-8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_features_whose_squares_underflow_are_held_against_the_theorems(grown, dtype):
+    rows = read(made(grown=grown).to(dtype)).rows["theorems"]
+    assert {(row["layer"], row["statement"]) for row in rows} == {
+        (layer, statement) for layer in range(2) for statement in EVERY
+    }
+    assert not any(row["violated"] for row in rows)
+
+
+@pytest.mark.full
+def test_a_stack_ends_where_its_own_features_underflow_and_says_so():
+    found = read(made(grown=1e-7))
+    (note,) = (one for one in found.notes["theorems"] if "not applicable" in one)
+    assert note == "Theorem 8: not applicable to layer 1, because its features underflow in float32"
+    assert (1, "Theorem 9, gated") in {
+        (row["layer"], row["statement"]) for row in found.rows["theorems"]
+    }
+
+
+@pytest.mark.full
+def test_features_below_float16_are_refused_as_such():
+    notes = [one for one in read(made().half()).notes["theorems"] if "not applicable" in one]
+    assert notes == [
+        f"{name}: not applicable to layer 1, because its features underflow in float16"
+        for name in ("Theorem 8", "Theorem 9")
+    ]
+
+
 def test_one_token_has_no_theorem():
     assert "one token has no diversity" in read(made(), TOKENS[:1]).refused["theorems"]
 

@@ -1,5 +1,7 @@
 """One component at a time: which places belong to it, and that errors are those of its own runs."""
 
+from math import isfinite, isnan
+
 import pytest
 import torch
 from torch import nn
@@ -112,6 +114,34 @@ def test_an_exact_format_has_no_error_and_no_closure(tiny):
     assert result.whole.logits == 0
     assert result.closure != result.closure
     assert result.pairs == ()
+
+
+@pytest.mark.full
+def test_what_overflows_has_no_share_and_the_place_that_does_so_first(tiny):
+    model = tiny("llama")
+    with torch.no_grad():
+        # Squares of 1e22 are beyond float32, in which a norm of bf16 is computed as well.
+        model.model.layers[1].self_attn.o_proj.weight.mul_(1e22)
+    found = attribution(model, call(model), "bf16", last=model.model.layers[-1])
+    assert found.overflow == "model.layers.1.post_attention_layernorm"
+    assert all(map(isnan, (found.whole.logits, found.whole.stream, found.closure)))
+    found = attribution(model, call(model), "fp16")
+    assert found.overflow == "model.layers.1.self_attn.o_proj"
+    assert isnan(found.whole.logits) and not found.pairs
+    sizes = [part.error.logits for part in found.components]
+    assert [isfinite(one) for one in sizes] == sorted(isfinite(one) for one in sizes)
+
+
+@pytest.mark.full
+def test_an_infinite_number_that_moves_no_logit_leaves_the_shares_as_they_are(tiny):
+    model = tiny("gpt2")
+    plain, steps = attribution(model, call(model), "bf16"), list[str]()
+    model.transformer.h[0].mlp.register_forward_hook(
+        lambda module, args, output: output + (output.float().abs() + 1e3).exp().reciprocal()
+    )
+    found = attribution(model, call(model), "bf16", step=steps.append)
+    assert found.overflow is None and "no place" in steps
+    assert found.closure == pytest.approx(plain.closure, rel=0.1)  # it rounds as well
 
 
 def test_no_places_is_no_rounding_and_the_choice_can_be_taken_back(tiny):

@@ -41,9 +41,16 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
             step=step,
         )
         rows += [{"format": name, **row} for row in _rows(found)]
-        sums.append(f"{name} {found.closure:.2f} and {found.layer_closure:.2f}")
         pairs = pairs or bool(found.pairs)
-    run.notes["closure"] = f"closure by component and by layer: {'; '.join(sums)}"
+        if found.overflow:
+            run.notes[f"overflow {name}"] = (
+                f"{name} overflows, first in {found.overflow}: no error is one of rounding, and "
+                "shares are left out"
+            )
+        else:
+            sums.append(f"{name} {found.closure:.2f} and {found.layer_closure:.2f}")
+    if sums:
+        run.notes["closure"] = f"closure by component and by layer: {'; '.join(sums)}"
     if pairs:
         run.notes["pairs"] = INTERACTING
     return rows

@@ -25,6 +25,7 @@ from layerlab.measures.support.sublayers.sublayer_forms import (
     apply_linear,
     attention_fit,
     choose_loosest,
+    find_underflow,
     measure_gap,
     rounding,
 )
@@ -125,13 +126,18 @@ def attend(layer: Layer, entered: Hidden) -> tuple[Hidden, AttentionRecord]:
     """
     if layer.attend is None or layer.weights is None:
         raise NotApplicable("its attention cannot be run on other features")
+    if bool(entered.any()) and (underflow := find_underflow(entered)):
+        raise NotApplicable(underflow)
     left, record = layer.attend(entered)
     if left.shape != entered.shape:
         raise NotApplicable(WIDER)
     ran = Sublayer(entered=entered, left=left, branch=None)
     fit = run_steps(attention_fit(record, layer.weights, ran))
     if not fit.holds:
-        raise NotApplicable("on other features its value path is not the linear map of Theorem 2")
+        raise NotApplicable(
+            find_underflow(left)
+            or "on other features its value path is not the linear map of Theorem 2"
+        )
     return left, record
 
 
@@ -187,7 +193,7 @@ def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
     sizes = []
     for one in ACTIVATIONS:
         gap = _follow(paths, entered, one.function) - left
-        sizes.append(measure_gap(gap, _follow_noise(paths, entered, one) + left.square()))
+        sizes.append(measure_gap(gap, _follow_noise(paths, entered, one), left))
     best = choose_loosest(ACTIVATIONS, read_host([torch.stack(sizes)])[0], slack)
     return None if best is None else Shortcut(paths=paths, activation=ACTIVATIONS[best])
 

@@ -12,7 +12,7 @@ from math import nan, sqrt
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
@@ -23,6 +23,7 @@ from layerlab.measures.support.sublayers.activations import Elementwise
 from layerlab.measures.support.sublayers.sublayer_forms import (
     FeedForward,
     attention_fit,
+    find_underflow,
     is_routed,
     sift_feedforward,
 )
@@ -274,7 +275,8 @@ def check_attention(layer: Layer, sublayer: Sublayer) -> Steps[CandidateForm]:
     fit = yield from attention_fit(attended, weights, sublayer)
     if not fit.holds:
         raise NotApplicable(
-            "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
+            find_underflow(sublayer.left)
+            or "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
             f"+ b_o is off its output by {fit.gap:.1e}, and rounding explains {fit.slack:.1e}"
         )
     heads = attended.heads
@@ -312,16 +314,20 @@ def check_feedforward(layer: Layer, sublayer: Sublayer) -> Steps[CandidateForm]:
     if len(sifted.activations) > 1:  # the norms of so many maps would be computed
         sifted = yield from sifted.choose()
     if not sifted.activations:
-        raise NotApplicable(MIXED if is_routed(block) else OTHER)
+        raise NotApplicable(_refuse_form(block, sublayer))
 
     def confirm() -> Steps[Build]:
         form = (yield from sifted.choose()).form
         if form is None:
-            raise NotApplicable(MIXED if is_routed(block) else OTHER)
+            raise NotApplicable(_refuse_form(block, sublayer))
         return partial(_build_feedforward, form)
 
     (names,) = sifted.activations
     return CandidateForm(matrices=[sifted.maps[name].weight for name in names], confirm=confirm())
+
+
+def _refuse_form(block: nn.Module, sublayer: Sublayer) -> str:
+    return MIXED if is_routed(block) else find_underflow(sublayer.left) or OTHER
 
 
 def _build_feedforward(form: FeedForward, norms: Sequence[Tensor]) -> Constants:

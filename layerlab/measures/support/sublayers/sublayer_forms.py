@@ -128,6 +128,14 @@ def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
     return CONFIDENCE * (sqrt(STORED) * stored * (1 + scores) + summed)
 
 
+def find_underflow(features: Hidden) -> str | None:
+    """Return why features cannot be compared with a form, where most of them underflow."""
+    if float(features.abs().median()) >= torch.finfo(features.dtype).tiny:
+        return None
+    dtype = str(features.dtype).removeprefix("torch.")
+    return f"its features underflow in {dtype}"
+
+
 def attention_fit(
     attended: AttentionRecord, weights: HeadWeights, sublayer: Sublayer
 ) -> Steps[Fit]:
@@ -142,7 +150,7 @@ def attention_fit(
         return Fit(gap=float("inf"), slack=DISTINCT)
     bias = weights.output_bias
     made = torch.zeros_like(left) if bias is None else bias.float().expand_as(left).clone()
-    noise = left.square()
+    noise = torch.zeros_like(left)
     largest = []
     for heads in blocks(attended.heads, max(1, TOGETHER // (ROWS * attended.keys))):
         scores = torch.where(attended.allowed_keys(heads, rows), attended.logits(heads, rows), 0.0)
@@ -158,7 +166,7 @@ def attention_fit(
         error = matrix.square() @ (value.square() + entered.square() @ inward.square())
         noise = noise + ((error + seen.square()) @ outward.square()).sum(0)
     terms = 2 * entered.shape[1] + attended.keys
-    score, sizes = yield [torch.stack(largest).max(), measure_gap(made - left, noise)]
+    score, sizes = yield [torch.stack(largest).max(), measure_gap(made - left, noise, left)]
     return _fit(sizes.tolist(), rounding(sublayer.left.dtype, terms, float(score)))
 
 
@@ -339,7 +347,7 @@ def _feedforward_sizes(
     made = active * inner
     noise = off * inner.square() + active.square() * error + made.square()
     gap = made @ outward.weight + outward.bias - left
-    return measure_gap(gap, noise @ outward.weight.square() + left.square())
+    return measure_gap(gap, noise @ outward.weight.square(), left)
 
 
 def apply_linear(entered: Hidden, map_: Linear) -> tuple[Tensor, Tensor]:
@@ -348,12 +356,17 @@ def apply_linear(entered: Hidden, map_: Linear) -> tuple[Tensor, Tensor]:
     return made, made.square() + entered.square() @ map_.weight.square()
 
 
-def measure_gap(gap: Tensor, noise: Tensor) -> Tensor:
-    """Return the size of what a formula is off by, and that of the output and its errors."""
-    off, size = (widen(part).flatten(-2) for part in (gap, noise))
-    return torch.stack([off.norm(dim=-1), size.sum(-1).sqrt()], -1)
+def measure_gap(gap: Tensor, noise: Tensor, left: Hidden) -> Float[Tensor, "*batch 2"]:
+    """Return how far a formula is off the output: relative to that, and to that and its errors.
+
+    The root mean square over rows, each by its own size: one that is far larger hides no other.
+    """
+    off, size = (widen(part).square().sum(-1) for part in (gap, left))
+    least = torch.finfo(size.dtype).tiny  # of rows of zeros
+    shares = [off / (part + least) for part in (size, size + widen(noise).sum(-1))]
+    return torch.stack(shares, -1).mean(-2).sqrt()
 
 
 def _fit(sizes: Iterable[float], slack: float) -> Fit:
-    gap, size = sizes
-    return Fit(gap=gap / max(size, 1e-300), slack=min(slack, DISTINCT))
+    _, gap = sizes
+    return Fit(gap=gap, slack=min(slack, DISTINCT))

@@ -105,9 +105,10 @@ class AttentionCall:
         # in float32 also where the model is float64.
         largest = record.logits(rows=rows).abs().max()
         single, own = (torch.finfo(kind).eps for kind in (torch.float32, output.dtype))
-        slack = (64 + 8 * largest) * single * value.abs().max()
+        tiny = torch.finfo(output.dtype).tiny  # numbers below are rounded as it is
+        slack = (64 + 8 * largest) * single * (value.abs().max() + tiny)
         if own > single:  # what is stored between sums is rounded, term by term
-            slack = slack + (4 + 4 * largest) * own * size
+            slack = slack + (4 + 4 * largest) * own * (size + tiny)
         off = (mine - theirs).abs()
         if bool((off <= slack).all()) or not bool(torch.isfinite(theirs).all()):
             return None

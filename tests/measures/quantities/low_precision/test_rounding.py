@@ -75,6 +75,21 @@ def test_a_running_bound_that_says_nothing_is_named_from_its_first_layer_on():
 
 
 @pytest.mark.full
+def test_shares_of_a_format_that_overflows_are_left_out_with_the_place_where_it_does(tiny):
+    model = tiny("llama")
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(1e9)
+    found = measured(model, "attribution", formats="fp16,bf16")
+    shares = {row["format"]: [] for row in found.rows["attribution"]}
+    for row in found.rows["attribution"]:
+        shares[row["format"]].append(row["share"])
+    assert all(map(isnan, shares["fp16"])) and not any(map(isnan, shares["bf16"]))
+    overflow, closure, *_ = found.notes["attribution"]
+    assert overflow.startswith("fp16 overflows, first in model.layers.0.mlp.down_proj: no error")
+    assert "bf16" in closure and "fp16" not in closure
+
+
+@pytest.mark.full
 def test_fewer_digits_are_further_off_and_the_model_stays_as_it_was(tiny):
     model = tiny("gpt2").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,10 +1,11 @@
 """Which sublayers have the form that a theorem speaks about, found from their data."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from layerlab.measures.support.sublayers import sublayer_forms
 from layerlab.measures.support.sublayers.activations import ACTIVATIONS, Elementwise
@@ -100,6 +101,46 @@ def test_an_activation_is_told_from_others_in_a_coarse_format(family, activation
 def test_an_activation_that_is_none_of_those_known_is_not_taken_for_one_in_a_coarse_format():
     layer = traced(build("apertus").to(torch.bfloat16), range(20))[0]  # xIELU
     assert find_feedforward(layer.block, layer.sublayers["ffn"]) is None
+
+
+class _Layer(nn.Module):
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.up, self.down, self.act = nn.Linear(32, 128), nn.Linear(128, 32), act
+        for one in (self.up, self.down):
+            nn.init.normal_(one.weight, std=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+def find_beside(act: Callable[[Tensor], Tensor], dtype: torch.dtype, large: float) -> str | None:
+    """The name of what is found of an activation where one of twenty tokens is so much larger."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        block, entered = _Layer(act).to(dtype), torch.randn(20, 32)
+        entered[3] *= large
+        left = block(entered.to(dtype))
+    found = find_feedforward(block, Sublayer(entered=entered.to(dtype), left=left, branch=None))
+    return None if found is None else found.activation.name
+
+
+@pytest.mark.parametrize("large", [1, 30, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("act", [torch.sin, torch.cos, nn.functional.softsign])
+def test_a_large_token_hides_no_other_activation(act, dtype, large):
+    assert find_beside(act, dtype, large) is None
+
+
+@pytest.mark.parametrize("large", [1, 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("one", ACTIVATIONS, ids=lambda one: one.name)
+def test_every_activation_is_found_beside_a_large_token(one, dtype, large):
+    if one.name == "relu-squared" and dtype == torch.float16:
+        large = 1  # its squares are beyond float16
+    # Those two are off each other by less than a coarse format rounds.
+    alike = {"gelu": "gelu-tanh"} if dtype != torch.float32 else {}
+    assert find_beside(one.function, dtype, large) == alike.get(one.name, one.name)
 
 
 def test_what_no_form_gives_has_none():
