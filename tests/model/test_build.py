@@ -5,11 +5,13 @@ import inspect
 import numpy
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 import layerlab
 from layerlab import UserError
 from layerlab.blocks.spec import Choice
-from layerlab.model.build import build
+from layerlab.model.build import build, compile_layers
 from layerlab.model.design import design
 from layerlab.model.option import with_options
 from layerlab.model.preset import presets
@@ -163,3 +165,28 @@ def test_an_option_that_cannot_be_read_is_refused(entries, message):
 def test_no_such_device_is_one_line():
     with pytest.raises(UserError, match="there is no device 'tpu9' to build on; expected cpu"):
         build("llama", **SIZES, device="tpu9")
+
+
+class Exact(nn.Module):
+    """A product that autocast leaves alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 32, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return functional.linear(x, self.weight)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+def test_what_autocast_leaves_alone_is_exact_on_the_way_back_as_well(monkeypatch):
+    monkeypatch.setattr(torch._functorch.config, "backward_pass_autocast", "same_as_forward")
+    x, layer = torch.randn(64, 32, generator=torch.Generator().manual_seed(1)), Exact()
+    (plain,) = torch.autograd.grad(layer(x).sin().sum(), layer.weight)
+    compile_layers([layer], backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x).sin().sum()
+    (found,) = torch.autograd.grad(out, layer.weight)
+    torch.testing.assert_close(found, plain)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from layerlab.blocks.operations.chunking import rows, worthwhile
 from layerlab.blocks.operations.derivative import again, redone
+from layerlab.blocks.operations.recompute import write
 from layerlab.shapes import Stream
 
 
@@ -119,19 +120,33 @@ class _Compiled(torch.autograd.Function):
         x, weight, ages = ctx.saved_tensors
         tokens, kernel = x.shape[1], weight.shape[1]
         exact = torch.promote_types(weight.dtype, torch.float32)
-        # A tensor with strides is one that is written, once, where each use would compute it anew.
-        gradient = gradient.as_strided(gradient.shape, gradient.stride())
-        slope, totals = gradient if ctx.added else torch.zeros_like(gradient), []
+        after = _follow(gradient, kernel)
+        slope = after[:, :tokens] if ctx.added else torch.zeros_like(gradient)
+        totals = []
         for back, tap in enumerate(weight.unbind(1)):
-            later = gradient
-            if ages is not None and back:
-                later = later * (ages >= back).unsqueeze(-1).to(later.dtype)
             # Tokens stay where they are: moved as on the way, they would be kept for this.
-            later = functional.pad(later, (0, 0, 0, kernel))[:, back : back + tokens]
+            later = after[:, back : back + tokens]
+            if ages is not None and back:
+                old = functional.pad(ages, (0, kernel))[..., back : back + tokens] >= back
+                later = later * old.unsqueeze(-1).to(later.dtype)
             totals.append((x * later).sum((0, 1), dtype=exact))
             slope = torch.addcmul(slope, later, tap)
         found = torch.stack(totals, 1).sum_to_size(weight.shape)
         return slope.to(x.dtype), found.to(weight.dtype), None, None, None
+
+
+def _follow(gradient: Tensor, kernel: int, *, copied: bool | None = None) -> Tensor:
+    """Return a gradient with zeros after its last token, which a compiler writes once.
+
+    Args:
+        copied: whether padding copies, as it does in code for GPUs: it is what is written then.
+    """
+    zeros = (0, 0, 0, kernel)
+    if copied is None:
+        copied = gradient.device.type != "cpu"
+    if copied:
+        return write(functional.pad(gradient, zeros))
+    return functional.pad(write(gradient), zeros)
 
 
 @torch.compiler.allow_in_graph  # as one operation with derivatives of its own

@@ -32,6 +32,11 @@ def is_fused(x: Tensor) -> bool:
     return torch.compiler.is_compiling() and x.device.type != "cpu"
 
 
+def write(x: Tensor) -> Tensor:
+    """Return x, which a compiler writes once: each use would compute it anew, else."""
+    return x.as_strided(x.shape, x.stride())
+
+
 class _WrittenGradient(torch.autograd.Function):
     """The same features; their gradient lies in memory, once."""
 
@@ -45,8 +50,7 @@ class _WrittenGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # A tensor with strides is one that is written, where each use would compute it anew.
-        return gradient.as_strided(gradient.shape, gradient.stride())
+        return write(gradient)
 
 
 def write_gradient(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layerlab.blocks.operations import causal_taps
 from layerlab.blocks.operations.causal_taps import tap, weigh
 from tests.blocks.operations.pieces import cut, drawn, same_derivatives
 
@@ -63,9 +64,14 @@ def test_bfloat16_features_with_float32_weights():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("ages", DOCUMENTS[:2], ids=["one", "packed"])
 @pytest.mark.parametrize(("tokens", "kernel", "rows"), [(50, 4, 12), (3, 5, 12), (50, 3, 1)])
-def test_a_compiler_keeps_what_it_read_and_gives_the_same_derivatives(ages, tokens, kernel, rows):
+def test_a_compiler_keeps_what_it_read_and_gives_the_same_derivatives(
+    ages, tokens, kernel, rows, copied, monkeypatch
+):
+    monkeypatch.setattr(causal_taps, "_follow", partial(causal_taps._follow, copied=copied))
+    torch._dynamo.reset()
     ages = None if ages is None else ages[:, :tokens]
     compiled = torch.compile(tap, backend="aot_eager", fullgraph=True)
     ours, theirs = (partial(one, ages=ages, added=True) for one in (compiled, plain))
