@@ -3,11 +3,6 @@
 Each beside its baseline, llama or gpt2: storages once, weights not. Layers are compiled one by one,
 as training does it; which tensors they keep is decided before any code is written.
 
-With --moved: bytes that the kernels of a compiled step in bf16 read and write for each token of a
-layer, beside those of matrix products, and what an H100 would take for both. The graph is that of
-a processor; nothing of it is timed.
-
-    --moved          bytes read and written, in place of those kept
     --mode MODE      eager, eager-bf16, compiled or compiled-bf16; the last two if left out
     --variant NAME   this one; all of them if left out
     --width N        features of the models (default 256)
@@ -25,7 +20,6 @@ import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -42,8 +36,6 @@ BATCH = 8
 MODES = ("eager", "eager-bf16", "compiled", "compiled-bf16")
 # Of llama's bytes; what an equation needs beside them: tests/model/every_variant/.
 WANTED = 1.2
-# Bytes and operations in bf16 that an H100 is taken to reach in a second; tokens of a text.
-MEMORY, PRODUCTS, CONTEXT = 2.6e12, 550e12, 512
 
 
 @cache
@@ -72,43 +64,6 @@ def show(mode: str, names: Iterable[str], width: int, device: str) -> None:
         print(f"  {name:<34} {value:<36} {beyond}".rstrip(), flush=True)
 
 
-def moved(name: str, width: int, layers: int) -> tuple[int, float]:
-    """Return bytes of the kernels that are no library's, and the products' operations."""
-    import torch._inductor.config as config
-    from torch._inductor.scheduler import ExternKernelSchedulerNode, Scheduler
-
-    found = [0, 0.0]
-    plan = Scheduler.codegen
-
-    def count(scheduler: Scheduler) -> None:
-        for node in scheduler.nodes:
-            if isinstance(node, ExternKernelSchedulerNode):
-                found[1] += node.estimate_flops() or 0
-            else:
-                found[0] += node.get_read_write_buffers_sizes()
-        plan(scheduler)
-
-    torch._dynamo.reset()
-    shape = {"layers": layers, "vocab": 256, "context": CONTEXT, "heads": max(1, width // 64)}
-    model = build(name, width=width, **shape).to(torch.bfloat16).train()
-    ids = torch.randint(0, 256, (2, CONTEXT))
-    with mock.patch.object(Scheduler, "codegen", count), config.patch(force_disable_caches=True):
-        torch.compile(model)(ids, use_cache=False).logits.float().square().mean().backward()
-    return int(found[0]), found[1]
-
-
-def show_moved(names: Iterable[str], width: int) -> None:
-    print(" bytes and operations of a token and layer; nanoseconds of an H100 for both")
-    times = dict[str, float]()
-    for name in dict.fromkeys(one for each in names for one in (variants()[each].baseline, each)):
-        (few, less), (many, more) = (moved(name, width, layers) for layers in (1, 2))
-        bytes_, products = (many - few) / (2 * CONTEXT), (more - less) / (2 * CONTEXT)
-        times[name] = 1e9 * (bytes_ / MEMORY + products / PRODUCTS)
-        over = times[name] / times[variants()[name].baseline] - 1
-        value = f"{bytes_ / 1e3:.0f} kB, {products / 1e6:.1f} MFLOP: {times[name]:.0f} ns"
-        print(f"  {name:<34} {value:<36} {over:+.0%}", flush=True)
-
-
 def main() -> None:
     others = [name for name, one in variants().items() if one.baseline != name]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -116,13 +71,8 @@ def main() -> None:
     parser.add_argument("--variant", choices=others, action="append")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--moved", action="store_true")
     given = parser.parse_args()
     print(f"torch {torch.__version__}, {given.device}, width {given.width}")
-    if given.moved:
-        torch.set_num_threads(1)
-        show_moved(given.variant or others, given.width)
-        return
     for mode in given.mode or MODES[2:]:
         show(mode, given.variant or others, given.width, given.device)
 

@@ -324,3 +324,29 @@ def test_the_roofline_counts_products_bytes_and_operations(bench):
     assert cost.host > 0
     names = made["Cost"](moved=10, operations=5).extend(made["Cost"](moved=13, operations=7), 15)
     assert (names.moved, names.operations) == (55, 35)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+def test_kernels_that_are_planned_move_what_they_read_and_write(bench):
+    planner, x = bench("compiled/moved")["Planner"](), torch.randn(64, 32, requires_grad=True)
+    torch._dynamo.reset()
+    found = torch.compile(lambda x: x.sin() * x, backend=planner)(x)
+    torch.testing.assert_close(found, x.sin() * x)
+    found.sum().backward()
+    there, back = planner.called
+    assert (there.bytes, back.bytes) == (2 * 4 * 64 * 32, 3 * 4 * 64 * 32)
+    assert not there.library and there.seconds == there.bytes / 2.6e12
+
+
+@pytest.mark.full
+def test_what_a_layer_moves_is_printed_beside_its_baseline():
+    words = ("--device", "cpu", "--variant", "siaf-2", "--width", "64", "--layers", "1")
+    done = empty_python(BENCH / "compiled/moved.py", *words)
+    assert done.returncode == 0, done.stderr[-4000:]
+    llama, siaf = done.stdout.splitlines()[2:]
+    assert re.match(r"  llama +\d+ kB in \d+ kernels, 0\.\d MFLOP +\d+ ns \+0\.0%$", llama)
+    assert re.match(r"  siaf-2 +\d+ kB in \d+ kernels, 0\.\d MFLOP +\d+ ns \+\d+\.\d%$", siaf)
+    if torch.version.cuda is None:
+        done = empty_python(BENCH / "compiled/moved.py")
+        assert "is built without CUDA; expected a build for CUDA 13" in done.stderr
