@@ -11,6 +11,7 @@ from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.dropout import Dropout
 from layerlab.blocks.operations.convolution import CausalConvolution
+from layerlab.blocks.operations.recompute import write_gradient
 from layerlab.blocks.part import Part, Slot
 from layerlab.blocks.shape import Role, Shape, Site
 from layerlab.blocks.spec import BlockSpec, Choice
@@ -103,6 +104,9 @@ class DecoderLayer(nn.Module):
         norm: Any = parts[f"{role}_norm"]
         raw: Stream = residual.forward("read", x, flow)
         entered = norm(raw) if self.placement in ("pre", "both") else raw
+        shortcut: Any = parts.get(f"{role}_shortcut")
+        if shortcut is not None:  # one product more reads the same
+            entered = write_gradient(entered)
         out = parts[role](entered, flow)
         y: Stream = out[0] if isinstance(out, tuple) else out
         if self.dropout:
@@ -111,7 +115,6 @@ class DecoderLayer(nn.Module):
             y = parts[f"{role}_norm_out"](y)
         elif self.placement == "after":
             y = norm(y)
-        shortcut: Any = parts.get(f"{role}_shortcut")
         if shortcut is not None:
             y = y + shortcut(entered, raw, flow)
         x = residual.forward("write", x, y, flow)

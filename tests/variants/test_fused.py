@@ -13,6 +13,7 @@ CASES = {
     "attention-residuals-block": {"layers": 3, "blocks": 2, "values": "normed"},
     "siaf-2": {},
     "siaf-4": {},
+    "pangu-pi": {},
 }
 
 
