@@ -1,4 +1,4 @@
-"""What a compiled training step computes again on the way back, and what it writes once.
+"""Tensors that a compiled training step computes again on the way back, or writes once.
 
 Left to itself the compiler saves what matrix products read and what sums are taken of, however
 cheap it is to recompute: of PolyNorm it saved two powers of the features, and the result.
