@@ -40,6 +40,8 @@ def write(x: Tensor) -> Tensor:
 class _WrittenGradient(torch.autograd.Function):
     """The same features; their gradient lies in memory, once."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         return x.view_as(x)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.blocks.operations.recompute import recompute
+from layerlab.blocks.operations import recompute as recomputation
+from layerlab.blocks.operations.recompute import recompute, write_gradient
 
 
 def chain(x: Tensor, scale: Tensor) -> Tensor:
@@ -75,3 +76,12 @@ def test_an_exported_model_has_plain_operations(strict):
     exported = torch.export.export(Chained(), given, strict=strict)
     assert "checkpoint" not in str(exported.graph)
     assert torch.equal(exported.module()(*given), chain(*given))
+
+
+def test_a_written_gradient_is_the_gradient_under_transforms_too(monkeypatch):
+    monkeypatch.setattr(recomputation, "is_fused", lambda x: True)
+    (x, _), rows = inputs(), torch.arange(64.0)
+    slope = torch.func.vmap(torch.func.grad(lambda x, row: (write_gradient(x) * x * row).sum()))
+    torch.testing.assert_close(slope(x.detach(), rows), 2 * x.detach() * rows[:, None])
+    (found,) = torch.autograd.grad(write_gradient(x).sum(), x)  # an expanded one has no strides
+    assert torch.equal(found, torch.ones_like(x))
