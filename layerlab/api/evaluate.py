@@ -41,8 +41,8 @@ from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.plugins import load_files, paths
 from layerlab.records.checkpoint_names import remove_partials
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.evaluation import PAGE, render
-from layerlab.system.files import File, write_file
+from layerlab.report.pages.evaluation import render
+from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory, release_memory
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -218,9 +218,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
         result = EvaluationResult(_ask(question, benchmarks, progress))
         if question.out is None:
             return result
-        saved = result.save(question.out)
-        write_file(question.out / PAGE, render(saved.content, question.lang))
-        return saved
+        return result.save(question.out, render(result.content, question.lang))
 
 
 def _ask(

@@ -15,8 +15,8 @@ from layerlab.experiments.statistics.differences import check_confidence, check_
 from layerlab.logs.directions import split_direction
 from layerlab.logs.training_log import LogColumns
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.paired import PAGE, render
-from layerlab.system.files import File, write_file
+from layerlab.report.pages.paired import render
+from layerlab.system.files import File
 from layerlab.validation import join_words
 
 CONFIDENCE = 0.95
@@ -153,8 +153,7 @@ def _judge_answers(
     if folder is None:
         return PairedEvaluations(content)
     found = PairedEvaluations({**content, "command": command})
-    found.save(folder)
-    write_file(folder / PAGE, render(found.content, lang))
+    found.save(folder, render(found.content, lang))
     return found
 
 

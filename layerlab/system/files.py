@@ -115,20 +115,21 @@ def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Pa
     return target
 
 
-def write_files(folder: Path, contents: Mapping[str, str]) -> None:
-    """Write several files into a folder, or none of them, as where the disk fills up.
+def write_files(folder: Path, contents: Mapping[str, str | None]) -> None:
+    """Write files by their paths in a folder, or none of them, as where the disk fills up.
 
-    Args:
-        contents: by the path in there; the first takes its name first.
+    The first takes its name first; what is None is removed.
 
     Raises:
         UserError: as `write_file`.
     """
     with ExitStack() as stack:
+        places = [(folder / name, text) for name, text in contents.items()]
         written = [
-            stack.enter_context(_half_written(folder / name, content))
-            for name, content in contents.items()
+            stack.enter_context(_half_written(at, text)) for at, text in places if text is not None
         ]
+        for path in (at for at, text in places if text is None):
+            path.unlink(missing_ok=True)
         for partial, target in written:
             partial.replace(target)
 
@@ -350,11 +351,10 @@ def _may_go(folder: Path, like: Like | None) -> bool:
 
 def _stand(target: Path) -> Standing:
     """Return what is known of a folder however it is called: it has a number of its own."""
-    try:
+    with suppress(FileNotFoundError):
         found = target.stat()
-    except FileNotFoundError:
-        return ()
-    return (found.st_dev, found.st_ino, found.st_mtime_ns)
+        return (found.st_dev, found.st_ino, found.st_mtime_ns)
+    return ()
 
 
 def _swap(partial: Path, target: Path, like: Like | None, before: Standing) -> bool:

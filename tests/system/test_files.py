@@ -65,5 +65,10 @@ def test_of_several_files_all_are_written_or_none(tmp_path):
         "numbers.json": "before",
         "report.html": "before",
     }
+    with room(64):
+        refuses("no more could be", write_files, tmp_path, {"numbers.json": None, "t": "a" * 100})
+    assert (tmp_path / "numbers.json").read_text() == "before"
+    write_files(tmp_path, {"numbers.json": None, "none.json": None})
+    assert not (tmp_path / "numbers.json").exists()
     write_files(tmp_path, new)
     assert all((tmp_path / name).read_text() == text for name, text in new.items())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlab.errors import UserError
 from layerlab.evaluation.paired.table import render_pairs
-from layerlab.system.files import write_file
+from layerlab.system.files import write_files
 from layerlab.system.own_page import check_own_files
 from layerlab.validation import short_repr
 
@@ -60,14 +60,19 @@ class PairedEvaluations:
         """Return what a terminal of this width shows."""
         return render_pairs(self.content, width)
 
-    def save(self, folder: Path) -> Path:
-        """Write paired.json.
+    def save(self, folder: Path, page: str | None = None) -> Path:
+        """Write paired.json and a page, both or neither.
+
+        Args:
+            page: that shows it.
 
         Raises:
-            UserError: it cannot be written.
+            UserError: they cannot be written.
         """
         text = json.dumps(self.content, ensure_ascii=False, indent=1)
-        return write_file(folder / PAIRED, text + "\n")
+        # The page first: it tells that what lies beside it was written here.
+        write_files(folder, {**({PAGE: page} if page else {}), PAIRED: text + "\n"})
+        return folder / PAIRED
 
 
 def check_paired_folder(folder: Path) -> None:

@@ -13,12 +13,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
 from layerlab.errors import UserError
-from layerlab.evaluation.results.folder import KINDS, PARTS, RESULTS, TABLES, list_earlier_tables
+from layerlab.evaluation.results.folder import (
+    KINDS,
+    PAGE,
+    PARTS,
+    RESULTS,
+    TABLES,
+    list_earlier_tables,
+)
 from layerlab.evaluation.results.lm_eval_tasks import expand_metrics
 from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal
 from layerlab.system.csv_text import csv_of
-from layerlab.system.files import check_links, write_file
+from layerlab.system.files import check_links, write_files
 from layerlab.validation import short_repr
 
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -158,21 +165,24 @@ class EvaluationResult:
         """Return the content of `results.json`."""
         return deepcopy(dict(self.content))
 
-    def save(self, folder: Path) -> "EvaluationResult":
-        """Write results.json and tables/*.csv, in place of those of an earlier evaluation.
+    def save(self, folder: Path, page: str | None = None) -> "EvaluationResult":
+        """Write results.json, tables/*.csv and a page, in place of those of an earlier evaluation.
+
+        All are written or none.
+
+        Args:
+            page: that shows this result; without one an earlier page goes, too.
 
         Raises:
             UserError: they cannot be written there, or would replace something else.
         """
         check_links(folder)
+        earlier = {f"{TABLES}/{kind}.csv": None for kind in list_earlier_tables(folder)}
         tables = [kind for kind in KINDS if self.content.get(kind)]
-        for kind in set(list_earlier_tables(folder)) - set(tables):
-            (folder / TABLES / f"{kind}.csv").unlink(missing_ok=True)
-        # Before the tables: a folder that is cut off here is known by it.
+        written = {f"{TABLES}/{kind}.csv": csv_of(self.frame(kind)) for kind in tables}
+        # First: a folder that is cut off here is known by it.
         text = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
-        write_file(folder / RESULTS, text + "\n")
-        for kind in tables:
-            write_file(folder / TABLES / f"{kind}.csv", csv_of(self.frame(kind)))
+        write_files(folder, {RESULTS: text + "\n", **earlier, **written, PAGE: page})
         return EvaluationResult(self.content, folder)
 
     def __str__(self) -> str:

@@ -122,11 +122,8 @@ def save_comparison(
     contents = {run_files.COMPARISON: data + "\n"}
     contents |= _tables(checked, [*_HEADS, *(one for one in _IF_ANY if checked[one])])
     drawn = {**comparison_svg.pictures(checked), **ladder_pictures(checked)}
-    contents |= {f"{PICTURES}/{name}": drawing for name, drawing in drawn.items() if drawing}
-    files.write_files(folder, {**contents, PAGE: written})
-    for name, drawing in drawn.items():
-        if not drawing:  # of an earlier comparison
-            (folder / PICTURES / name).unlink(missing_ok=True)
+    pictures = {f"{PICTURES}/{name}": drawing or None for name, drawing in drawn.items()}
+    files.write_files(folder, {**contents, **pictures, PAGE: written})
     return folder / PAGE
 
 

@@ -136,6 +136,16 @@ def test_a_run_that_was_killed_goes_on_with_the_batch_that_memory_left(
     assert [one["batch"] for one in write(shelf).content["subjects"]] == [32] * 10
 
 
+def test_an_evaluation_that_has_no_page_yet_has_no_tables(shelf, tmp_path, monkeypatch):
+    def stop(*given: Any) -> str:
+        raise Interrupted("", 130)
+
+    monkeypatch.setattr("layerlab.api.evaluate.render", stop)
+    with pytest.raises(Interrupted):
+        run(shelf, "boolq", out=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"leaves", "samples"}
+
+
 @pytest.mark.full
 def test_a_result_says_how_many_answers_hang_on_the_batch(shelf, tmp_path):
     alone, out = write(shelf, tmp_path / "alone", batch_size=1), tmp_path / "out"

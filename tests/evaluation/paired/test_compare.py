@@ -23,6 +23,7 @@ from tests.evaluation.paired.written_samples import (
     write_both,
     write_scores,
 )
+from tests.support.mounted import room
 from tests.support.refused import refuses
 
 # What stands in a sentence and is no English: names, and options to type.
@@ -197,6 +198,15 @@ def test_the_page_has_every_flip_and_its_numbers_beside(lang, three, tmp_path):
     layerlab.judge(three, out=out)  # over its own
     (out / "report.html").write_text("mine")
     refuses("holds something other than paired evaluations: report", layerlab.judge, three, out=out)
+
+
+def test_numbers_and_page_are_written_both_or_neither(three, tmp_path):
+    out = tmp_path / "judged"
+    layerlab.judge(three[:2], out=out)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    with room(len(before[out / "report.html"]) - 1):
+        refuses("report.html: no more could be", layerlab.judge, three[:2], out=out, margin=0.5)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_no_sentence_of_the_chinese_page_is_left_in_english():

@@ -12,11 +12,14 @@ from layerlab.errors import Interrupted
 from layerlab.evaluation.results.folder import list_earlier_tables
 from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.records.parse import seal
+from layerlab.system.own_page import mark_of
 from tests.evaluation.results.test_result import content
+from tests.support.mounted import room
 from tests.support.refused import refusal, refuses
 
 __all__ = ["content"]
 
+OWN_PAGE = mark_of("evaluate")
 TASK = f"boolq-{'0123456789ab' * 2}"
 
 
@@ -70,6 +73,18 @@ def test_a_table_that_was_added_is_not_replaced(content, tmp_path):
     assert (tmp_path / "tables" / "compared.csv").read_text() == "mine"
 
 
+def test_results_tables_and_page_are_written_all_or_none(content, tmp_path):
+    EvaluationResult(content).save(tmp_path, OWN_PAGE)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    with room(2 * max(map(len, before.values()))):
+        long = OWN_PAGE + "a" * 10**6
+        refuses(
+            "no more could be", EvaluationResult({**content, "suite": "x"}).save, tmp_path, long
+        )
+    assert {path: path.read_bytes() for path in files} == before
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "changed": lambda one: {**one, "arms": []},
     "without a digest": lambda one: {key: one[key] for key in one if key != "digest"},
@@ -88,25 +103,23 @@ def test_results_are_those_of_an_evaluation(change, content, tmp_path):
 
 def test_tables_are_known_wherever_writing_is_cut_off(content, tmp_path, monkeypatch):
     """An evaluation that was stopped while it wrote may be written again, to the same end."""
-    from layerlab.evaluation.results import result
-
     compared = [{"arm": "a", "against": "b", "title": "BoolQ", "difference": 0.5}]
-    write_file, whole = result.write_file, 4
-
-    for most in range(whole):
+    replace = Path.replace
+    for most in range(5):
         folder, left = tmp_path / str(most), [most]
 
         def stop(*given: Any, left: list[int] = left) -> Path:
             left[0] -= 1
             if left[0] < 0:
                 raise Interrupted("", 130)
-            return write_file(*given)
+            return replace(*given)
 
-        EvaluationResult({**content, "compared": compared}).save(folder)
-        monkeypatch.setattr(result, "write_file", stop)
+        EvaluationResult({**content, "compared": compared}).save(folder, OWN_PAGE)
+        monkeypatch.setattr(Path, "replace", stop)
         with pytest.raises(Interrupted):
-            EvaluationResult(content).save(folder)
-        monkeypatch.setattr(result, "write_file", write_file)
+            EvaluationResult(content).save(folder, OWN_PAGE)
+        monkeypatch.setattr(Path, "replace", replace)
         EvaluationResult(content).save(folder)
+        assert not (folder / "report.html").exists()
         tables = {path.stem for path in (folder / "tables").iterdir()}
         assert tables == {"benchmarks", "groups", "subjects"}
