@@ -1,6 +1,7 @@
 """The errors of layerlab: what a user can mend, what was interrupted, what does not exist."""
 
 INTERRUPTION = "interrupted; nothing was written"
+TERMINATION = "terminated; nothing was written"
 
 
 def describe_install(extra: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from layerlab.console.tables import printable
-from layerlab.errors import INTERRUPTION, Interrupted, UserError
+from layerlab.errors import INTERRUPTION, TERMINATION, Interrupted, UserError
 from layerlab.system.logs import show_warnings
 from layerlab.system.signals import CtrlC, Stopped, hear, hear_ctrl_c
 from layerlab.system.write_errors import FULL, NO_TEMPORARY
@@ -153,7 +153,7 @@ def _run(app: Callable[..., Any], interrupts: Sequence[int]) -> int:
     except SystemExit as stop:
         if stop.code not in TERMINATED:
             raise
-        return _say("terminated; nothing was written", stop.code)
+        return _say(TERMINATION, stop.code)
     except OSError as error:
         if error.filename is not None:
             return _give_up_file(error)

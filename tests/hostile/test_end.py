@@ -55,12 +55,21 @@ import os, sys
 class Finder:
     def find_spec(self, name, path, target=None):
         if name == "typer":
-            os.kill(os.getpid(), 2)
+            os.kill(os.getpid(), {sign})
 sys.meta_path.insert(0, Finder())
 sys.argv = ["layerlab", "variants"]
 from layerlab.__main__ import main
 main()
 """
+# Once it is done, while the interpreter ends.
+LATE = """
+import atexit, os, sys
+atexit.register(os.kill, os.getpid(), {sign})
+sys.argv = ["layerlab", {word!r}]
+from layerlab.__main__ import main
+main()
+"""
+SIGNS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
@@ -163,15 +172,31 @@ def test_a_file_that_ends_oddly_is_named(text, code, said, tmp_path):
     assert said in done.stderr
 
 
-def test_an_interruption_before_there_is_a_command_is_one_line():
-    done = subprocess.run(
-        [sys.executable, "-c", EARLY],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_signal_before_there_is_a_command_is_one_line(sign):
+    done = heard(EARLY.format(sign=int(sign)))
+    word = "interrupted" if sign == signal.SIGINT else "terminated"
+    assert done.stderr == f"layerlab: {word}; nothing was written\n"
+    assert done.returncode == 128 + sign
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize(("word", "code"), [("--version", 0), ("nosuch", 2)])
+def test_a_signal_after_a_command_changes_nothing(sign, word, code):
+    done = heard(LATE.format(sign=int(sign), word=word))
+    assert (done.returncode, done.stderr.count("\n")) == (code, int(code > 0))
+
+
+def heard(text: str) -> subprocess.CompletedProcess[str]:
+    """Run Python that hears every signal: a background job of a shell ignores some."""
+
+    def hear() -> None:
+        for sign in SIGNS:
+            signal.signal(sign, signal.SIG_DFL)
+
+    return subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, preexec_fn=hear
     )
-    assert done.stderr == "layerlab: interrupted; nothing was written\n"
-    assert done.returncode == 130
 
 
 @pytest.mark.parametrize("link", [False, True])
