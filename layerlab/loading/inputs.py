@@ -11,6 +11,7 @@ from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import CONTEXT, SAMPLES, TextInput, sample
+from layerlab.tokenization.load import describe_missing
 
 BATCH = 2048  # tokens that are run side by side
 
@@ -107,8 +108,8 @@ def tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     """
     if subject.tokenizer is None:
         raise UserError(
-            f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or in "
-            "Python give tokenizer= (layerlab.inspect takes input_ids= too)"
+            f"{subject.name} {describe_missing(subject.folder)}; put its tokenizer files into the "
+            "folder, or in Python give tokenizer= (layerlab.inspect takes input_ids= too)"
         )
     return [_ids(subject, text) for text in passage.texts]
 

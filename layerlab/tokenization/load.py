@@ -17,11 +17,12 @@ from layerlab import builtin
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import TrainedTokenizer
+from layerlab.records.parse import read_json
 from layerlab.system.files import check_size
 from layerlab.system.hub import explain_failure, hub
 from layerlab.system.untrusted.limits import check_tokenizer, check_work
 from layerlab.system.untrusted.trust import load_pretrained
-from layerlab.tokenization.request import FILES, find_tokenizer
+from layerlab.tokenization.request import FILES, VOCABULARIES, find_tokenizer
 from layerlab.tokenization.spm.model_file import check_file
 from layerlab.tokenization.stored.compare import find_difference, have_same_rules, open_stored
 from layerlab.tokenization.train import train_bpe, train_fallback_bpe
@@ -80,9 +81,20 @@ def load_folder(folder: Path, name: str) -> Any:
         check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
     tokenizer = stop_dropout(_load(folder), name)
     if _is_made_up(tokenizer):
-        raise LookupError("there is no vocabulary")
+        stored = (folder / STORED).is_file()
+        raise LookupError(f"its {STORED} has no vocabulary" if stored else "there is no vocabulary")
     check_tokenizer(tokenizer, name)
     return tokenizer
+
+
+def describe_missing(folder: Path | None) -> str:
+    """Say that a model has no tokenizer, or why the one in its folder cannot be loaded."""
+    if folder is not None and any(one for name in VOCABULARIES for one in folder.glob(name)):
+        try:
+            load_folder(folder, str(folder))
+        except Exception as error:  # as in `tokenizer_of`
+            return f"has no tokenizer ({_explain(error, folder)})"
+    return "has no tokenizer"
 
 
 def _is_made_up(tokenizer: Any) -> bool:
@@ -250,7 +262,7 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
     except Exception as error:  # of many kinds: no tokenizer, a strange configuration
         raise UserError(
             f"{'the folder ' if here else ''}{given} holds no tokenizer that can be loaded: "
-            f"{_explain(error)}; expected a tokenizer.json"
+            f"{_explain(error, folder)}; expected a tokenizer.json"
         ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.backend_tokenizer is None:
         raise UserError(
@@ -260,8 +272,14 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, folder: Path) -> str:
     """Explain in a few words why transformers made no tokenizer of a folder."""
+    for file in sorted(folder.glob("*.json")) if isinstance(error, ValueError) else ():
+        try:
+            read_json(file)
+        except ValueError as broken:
+            whole = f"not whole JSON: {broken}" if file.stat().st_size else "empty"
+            return f"its {file.name} is {whole}"
     if isinstance(error, KeyError):
         return f"its files lack {error}"
     reason = explain_failure(error)

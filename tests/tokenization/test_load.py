@@ -13,8 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
+from layerlab.evaluation.harness.model_checks import prepare_tokenizer
+from layerlab.loading.inputs import tokenize
 from layerlab.loading.model import load_model
+from layerlab.loading.text_input import TextInput
 from layerlab.loading.weights.saved import tokenizer_of
+from layerlab.measures.support.saliency.prompt import tokenize_unfinished
 from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
 from tests.support.forked import empty_python
@@ -144,6 +148,38 @@ def test_merges_are_left_out_by_nobody(tmp_path, caplog):
         f"{place}/tokenizer.json",
         "given",
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "its tokenizer.json is empty"),
+        ("{", "its tokenizer.json is not whole JSON: .*"),
+        ("{}", "its files lack 'added_tokens'"),
+        ({"vocab": {}, "merges": []}, "its tokenizer.json has no vocabulary"),
+        (None, ""),
+    ],
+)
+def test_a_tokenizer_beside_a_model_that_cannot_be_loaded_is_no_missing_one(
+    content, said, tmp_path
+):
+    shutil.copytree(builtin.path("llama"), tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    if isinstance(content, dict):
+        whole = json.loads(file.read_text("utf-8"))
+        content = json.dumps({**whole, "model": {**whole["model"], **content}})
+    if content is None:
+        for one in file.parent.glob("tokenizer*"):
+            one.unlink()
+    else:
+        file.write_text(content)
+    found = load_model(str(file.parent))  # its weights need none
+    wanted = "model has no tokenizer" + (rf" \({said}\)" if said else "")
+    words = TextInput(source="words", texts=("a b",))
+    refuses(wanted + "; put its tokenizer files", tokenize, words, found)
+    refuses(wanted + ", which questions have to be read", prepare_tokenizer, found)
+    refuses(wanted + " to read the text of a saliency", tokenize_unfinished, found, "a b")
+    refuses(f"loaded: {said or '.*'}; expected a tok", load_tokenizer, str(file.parent))
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma", "bert"])

@@ -14,6 +14,7 @@ from layerlab.evaluation.harness.settle import close_rows
 from layerlab.loading.generation import special_ids
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
+from layerlab.tokenization.load import describe_missing
 
 # Of a model without a longest input, whose tokenizer names none either.
 UNBOUNDED = 2048
@@ -34,8 +35,8 @@ def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
     given = subject.tokenizer
     if given is None:
         raise UserError(
-            f"{subject.name} has no tokenizer, which questions have to be read with; "
-            "save one beside it with tokenizer.save_pretrained(FOLDER)"
+            f"{subject.name} {describe_missing(subject.folder)}, which questions have to be read "
+            "with; save one beside it with tokenizer.save_pretrained(FOLDER)"
         )
     if not isinstance(given, PreTrainedTokenizerFast):
         raise UserError(

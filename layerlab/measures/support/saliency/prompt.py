@@ -14,6 +14,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.loading.text_input import TextInput
 from layerlab.loading.token_text import PART, alone, token_strings
 from layerlab.shapes import Tokens
+from layerlab.tokenization.load import describe_missing
 from layerlab.validation import short_repr
 
 NAME = " Harriet"
@@ -109,8 +110,8 @@ def tokenize_unfinished(subject: LoadedModel, text: str) -> Tensor:
     """
     if subject.tokenizer is None:
         raise UserError(
-            f"{subject.name} has no tokenizer to read the text of a saliency with; ask about the "
-            "tokens that it is given, as saliency(text=None)"
+            f"{subject.name} {describe_missing(subject.folder)} to read the text of a saliency "
+            "with; ask about the tokens that it is given, as saliency(text=None)"
         )
     whole, bare = (
         subject.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
@@ -135,8 +136,8 @@ def _word(
         return (word,)
     if subject.tokenizer is None:
         raise UserError(
-            f"{subject.name} has no tokenizer to read the {kind} {short_repr(word)} with; give the "
-            f"number of the token, as saliency({kind}=42)"
+            f"{subject.name} {describe_missing(subject.folder)} to read the {kind} "
+            f"{short_repr(word)} with; give the number of the token, as saliency({kind}=42)"
         )
     before = tokens.tolist()
     joint = [] if text is None else tokenize_unfinished(subject, text + word).tolist()
