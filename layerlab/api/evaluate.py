@@ -29,7 +29,7 @@ from layerlab.evaluation.results.aggregate import (
     unsound_remarks,
 )
 from layerlab.evaluation.results.data_issues import remarks as describe_data_issues
-from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
+from layerlab.evaluation.results.folder import TABLES, check_folders, list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import missing_metric_remarks, task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows, tell_limit
@@ -212,8 +212,8 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
             stack.enter_context(lock_folder(question.out))
             stack.enter_context(hear_interruptions(question.out / LEAVES))
             list_earlier_tables(question.out)  # refuses before the work what is not to be lost
-            for kept in (LEAVES, SAMPLES):
-                remove_partials(question.out / kept, "*.json*")
+            for kept in (".", LEAVES, SAMPLES, TABLES):
+                remove_partials(question.out / kept, "*")
         check_named(question.models)
         result = EvaluationResult(_ask(question, benchmarks, progress))
         if question.out is None:

@@ -88,13 +88,18 @@ def _refuse_others(file: Path, way: str) -> None:
 
 @contextmanager
 def lock_folder(
-    folder: Path, wait: float = TIMEOUT, way: str = "type another --out"
+    folder: Path,
+    wait: float = TIMEOUT,
+    way: str = "type another --out",
+    *,
+    named: Path | None = None,
 ) -> Iterator[None]:
     """Hold the lock of a folder: a hidden file beside it, removed afterwards.
 
     Args:
         wait: seconds for whoever holds it.
         way: what to do where it cannot be had.
+        named: how the folder is called then, where it is a file of it that is locked.
 
     Raises:
         UserError: another run holds it, it cannot be written there, or it holds a link.
@@ -112,13 +117,13 @@ def lock_folder(
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"another run is writing to {folder}; wait until it has ended, or {way}"
+            f"another run is writing to {named or folder}; wait until it has ended, or {way}"
         ) from None
     except OSError as error:
         if error.errno not in LOCKLESS:
             remedy = MORE_FILES if error.errno == errno.EMFILE else f"{way}, which is writable"
             reason = error.strerror or error
-            raise UserError(f"cannot lock {folder}: {reason}; {remedy}") from error
+            raise UserError(f"cannot lock {named or folder}: {reason}; {remedy}") from error
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ def lock_runs(folders: Iterable[Path]) -> Iterator[None]:
     _allow_open_files(len(folders) + OTHERS)
     with ExitStack() as stack:
         for folder in folders:
-            stack.enter_context(lock_folder(folder / LOG))
+            stack.enter_context(lock_folder(folder / LOG, named=folder))
             # Let go at once: it is the worker's own while it goes on.
             with lock_folder(folder):
                 pass

@@ -146,6 +146,17 @@ def test_an_evaluation_that_has_no_page_yet_has_no_tables(shelf, tmp_path, monke
     assert {path.name for path in tmp_path.iterdir()} == {"leaves", "samples"}
 
 
+def test_what_a_kill_has_left_half_written_goes_the_next_time(shelf, tmp_path):
+    left = [tmp_path / one / ".x.json.0a1b2c3d.partial" for one in (".", "tables", "samples")]
+    run(shelf, "boolq", out=tmp_path)
+    for path in left:
+        path.write_text("")
+    mine = tmp_path / ".mine.partial"
+    mine.write_text("")
+    run(shelf, "boolq", out=tmp_path)
+    assert [*tmp_path.rglob("*.partial")] == [mine]
+
+
 @pytest.mark.full
 def test_a_result_says_how_many_answers_hang_on_the_batch(shelf, tmp_path):
     alone, out = write(shelf, tmp_path / "alone", batch_size=1), tmp_path / "out"

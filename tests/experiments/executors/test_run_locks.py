@@ -47,9 +47,8 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path):
         before = written(tmp_path)
         # The one that goes on, and the one that has not begun.
         for plan in ([first], [second], [second, first]):
-            with pytest.raises(
-                UserError, match=r"another run is writing to .*log\.txt; wait until"
-            ):
+            said = rf"another run is writing to {tmp_path}/(first|second)-\S+; wait until"
+            with pytest.raises(UserError, match=said):
                 run_all(plan, tmp_path, RunSection(max_parallel=1), None, command("well"))
         assert written(tmp_path) == before
         # Another one beside them goes on as ever.
@@ -61,6 +60,12 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path):
     outcomes = run_all([first, second], tmp_path, RunSection(max_parallel=2), None, command("well"))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
     assert not list(tmp_path.rglob(".*.lock"))
+
+
+def test_who_comes_second_is_told_the_folder_that_is_held(tmp_path):
+    with lock_runs([tmp_path / "run"]):
+        said = f"another run is writing to {tmp_path / 'run'}; wait until"
+        refuses(said, lock_runs([tmp_path / "run"]).__enter__)
 
 
 def test_a_run_that_goes_on_without_a_runner_is_held_too(tmp_path):
