@@ -77,7 +77,7 @@ class Attribution:
         cross: each component in each layer, if that was asked for.
         pairs: the largest components two by two, where the closure is off.
         runs: how often the model was run.
-        overflow: the place that is the first to overflow, where no error is one of rounding.
+        overflow: the first place that overflows, where errors are not those of rounding.
     """
 
     whole: Error

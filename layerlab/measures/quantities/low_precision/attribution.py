@@ -44,8 +44,8 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
         pairs = pairs or bool(found.pairs)
         if found.overflow:
             run.notes[f"overflow {name}"] = (
-                f"{name} overflows, first in {found.overflow}: no error is one of rounding, and "
-                "shares are left out"
+                f"{name} overflows, first in {found.overflow}: its errors are not those of "
+                "rounding, so shares are left out"
             )
         else:
             sums.append(f"{name} {found.closure:.2f} and {found.layer_closure:.2f}")
