@@ -22,21 +22,26 @@ function wrapText(text, { family, size }, most) {
 }
 
 const NAMES = 0.45; // of the width of a picture, at most, for what stands beside its rows
+const LINE = 1.3; // between two lines of a name, in heights of its letters
 
 /* Titles of axes and names of rows in as many lines as it takes to stay within the picture. A title
    stands at the middle of its axis, however much room the names beside that take. */
 function wrapTitles(layout, { width, height, _size: { l, t, w, h }, ...drawn }) {
+  let higher = 0;
   const wrap = ([name, axis]) => {
     const { domain: [from, to], title, tickfont, _categories: rows } = drawn[name];
     const [start, long, whole] = name.startsWith("x") ? [l, w, width] : [t, h, height];
     const middle = start + (long * (from + to)) / 2;
     const room = Math.min((to - from) * whole, 2 * middle, 2 * (whole - middle));
     const named = name.startsWith("y") && rows?.length ? { tickvals: rows, ticktext: rows.map((row) => wrapText(row, tickfont, NAMES * width)) } : {};
+    const most = Math.max(1, ...(named.ticktext ?? []).map((row) => row.split("<br>").length));
+    higher = Math.max(higher, (most - 1) * LINE * tickfont.size * (rows?.length ?? 0));
     const titled = axis.title?.text ? { title: { ...axis.title, text: wrapText(axis.title.text, title.font, room) } } : {};
     return [name, { ...axis, automargin: true, ...named, ...titled }];
   };
   const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name));
-  return { ...layout, ...Object.fromEntries(axes.map(wrap)) };
+  const wrapped = Object.fromEntries(axes.map(wrap));
+  return { ...layout, height: layout.height + higher, ...wrapped };
 }
 
 function drawPictures() {

@@ -100,7 +100,7 @@ def test_all_of_a_page_is_as_narrow_as_paper_and_as_wide_as_the_window_again(win
     page.set_viewport_size(DESKTOP)
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert shrunk.count() == 0
-    page.wait_for_function(f"wide => JSON.stringify(({WIDTHS})()) === JSON.stringify(wide)", arg=wide)
+    assert page.evaluate(WIDTHS) == wide
 
 
 @pytest.mark.full
