@@ -243,3 +243,6 @@ def test_curves_are_chinese_in_a_browser(window):
 def test_a_chinese_comparison_fits_a_phone(window):
     page = window(comparison.render(raced(), "zh"), viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    heads = page.locator("#numbers thead th").filter(has_text="种子数")
+    height = heads.first.locator("button").evaluate("one => one.offsetHeight")
+    assert height < 30
