@@ -176,6 +176,8 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name):
          "与基线不止一处不同，任何判定都说不出起作用的是哪一处：b-2（norm、前馈网络、stack）"),
         ("Nobody knows it; nor this, at all.", "Nobody knows it; nor this, at all."),
         ("", ""),
+        (".", "."),
+        (", ", ", "),
     ],
 )  # fmt: skip
 def test_a_verdict_is_said_clause_by_clause_with_its_numbers(english, chinese):
@@ -241,3 +243,6 @@ def test_curves_are_chinese_in_a_browser(window):
 def test_a_chinese_comparison_fits_a_phone(window):
     page = window(comparison.render(raced(), "zh"), viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    heads = page.locator("#numbers thead th").filter(has_text="种子数")
+    height = heads.first.locator("button").evaluate("one => one.offsetHeight")
+    assert height < 30

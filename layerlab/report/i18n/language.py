@@ -79,7 +79,9 @@ class Language:
             >>> language("zh").translate("pangu23, Figure 4; Own")
             'pangu23，图 4；自定'
         """
-        return text if self.code == ENGLISH or not text.strip() else self._clauses.translate(text)
+        if self.code == ENGLISH or not any(map(str.isalnum, text)):
+            return text
+        return self._clauses.translate(text)
 
     def word(self, value: Any) -> Any:
         """Translate words of the page; numbers and data stay as they are."""

@@ -137,7 +137,7 @@ function refresh() {
   for (const node of document.querySelectorAll("svg[data-swatch]")) paint(node);
   for (const section of sections) {
     section.stale = true;
-    if (section.seen) draw(section);
+    if (section.seen || (printing && window.Plotly)) draw(section);
   }
 }
 
@@ -163,6 +163,5 @@ const watcher = new IntersectionObserver((entries) => {
 drawable.then((able) => {
   if (!able) return;
   for (const section of sections) watcher.observe(section.node);
-  addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
 });
 document.addEventListener("theme", refresh);

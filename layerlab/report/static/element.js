@@ -11,7 +11,11 @@ function element(tag, attributes = {}, ...children) {
 function figureInto(node, figure, label, config = CONFIG) {
   node.setAttribute("role", "group");
   node.setAttribute("aria-label", label);
-  const drawn = Plotly.react(node, figure.traces, figure.layout, config);
+  // What is drawn again would keep its width, which is another one on paper; with one of its own it
+  // would keep that in a window of another size.
+  const layout = { ...figure.layout, width: node.clientWidth || undefined };
+  const drawn = Plotly.react(node, figure.traces, layout, config);
+  delete layout.width;
   for (const drawing of node.querySelectorAll(".main-svg")) drawing.setAttribute("aria-hidden", "true");
   return drawn;
 }

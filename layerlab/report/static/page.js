@@ -178,7 +178,7 @@ function refresh() {
   drawGlance();
   for (const section of sections) {
     section.stale = true;
-    if (section.seen) draw(section);
+    if (section.seen || (printing && window.Plotly)) draw(section);
   }
 }
 
@@ -229,6 +229,5 @@ drawable.then((able) => {
   for (const section of sections) watcher.observe(section.node);
   // A printer does not wait until a map is unpacked.
   for (const picture of sections.flatMap(({ measure }) => measure.pictures)) if (picture.kind === "saliency" && picture.mapped.length) rowsOf(picture, 0);
-  addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
 });
 document.addEventListener("theme", refresh);

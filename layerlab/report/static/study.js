@@ -7,37 +7,65 @@ const PICTURE_CONFIG = {
   toImageButtonOptions: { format: "svg" },
 };
 
-const LETTER = 8.5; // pixels of the title of an axis, on average
+/* A line may end behind a space, and behind any Chinese character but an opening bracket. */
+const PIECE = /[（“]*(?:\p{Script=Han}|[^\s\p{Script=Han}（“，。；：）”]+)[，。；：）”]*\s*/gu;
+const pen = element("canvas").getContext("2d");
 
-/* Titles of axes in as many lines as it takes to stay within the picture. */
-function wrapTitles(layout, width) {
-  const high = layout.height - layout.margin.t - layout.margin.b;
-  const wide = width - layout.margin.l - layout.margin.r;
+function wrapText(text, { family, size }, most) {
+  pen.font = `${size}px ${family}`;
+  const lines = [];
+  for (const piece of text.match(PIECE) ?? [text]) {
+    if (lines.length && pen.measureText((lines.at(-1) + piece).trimEnd()).width < most) lines.push(lines.pop() + piece);
+    else lines.push(piece);
+  }
+  return lines.map((line) => line.trimEnd()).join("<br>");
+}
+
+const NAMES = 0.45; // of the width of a picture, at most, for what stands beside its rows
+const LINE = 1.3; // between two lines of a name, in heights of its letters
+
+/* Titles of axes and names of rows in as many lines as it takes to stay within the picture. A title
+   stands at the middle of its axis, however much room the names beside that take. */
+function wrapTitles(layout, { width, height, _size: { l, t, w, h }, ...drawn }) {
+  let higher = 0;
   const wrap = ([name, axis]) => {
-    const [from, to] = axis.domain ?? [0, 1];
-    const most = ((to - from) * (name.startsWith("x") ? wide : high)) / LETTER;
-    const lines = [];
-    for (const word of axis.title.text.split(" ")) {
-      if (lines.length && lines.at(-1).length + word.length < most) lines.push(`${lines.pop()} ${word}`);
-      else lines.push(word);
-    }
-    return [name, { ...axis, automargin: true, title: { ...axis.title, text: lines.join("<br>") } }];
+    const { domain: [from, to], title, tickfont, _categories: rows } = drawn[name];
+    const [start, long, whole] = name.startsWith("x") ? [l, w, width] : [t, h, height];
+    const middle = start + (long * (from + to)) / 2;
+    const room = Math.min((to - from) * whole, 2 * middle, 2 * (whole - middle));
+    const named = name.startsWith("y") && rows?.length ? { tickvals: rows, ticktext: rows.map((row) => wrapText(row, tickfont, NAMES * width)) } : {};
+    const most = Math.max(1, ...(named.ticktext ?? []).map((row) => row.split("<br>").length));
+    higher = Math.max(higher, (most - 1) * LINE * tickfont.size * (rows?.length ?? 0));
+    const titled = axis.title?.text ? { title: { ...axis.title, text: wrapText(axis.title.text, title.font, room) } } : {};
+    return [name, { ...axis, automargin: true, ...named, ...titled }];
   };
-  const titled = Object.entries(layout).filter(([name, axis]) => /^[xy]axis/.test(name) && axis.title?.text);
-  return { ...layout, ...Object.fromEntries(titled.map(wrap)) };
+  const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name));
+  const wrapped = Object.fromEntries(axes.map(wrap));
+  return { ...layout, height: layout.height + higher, ...wrapped };
 }
 
 function drawPictures() {
   const muted = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim();
   for (const [index, picture] of data.pictures.entries()) {
     const node = document.getElementById(`picture-${index}`);
-    const layout = { ...wrapTitles(picture.layout, node.clientWidth), font: { ...picture.layout.font, color: muted } };
-    figureInto(node, { traces: picture.data, layout }, node.getAttribute("aria-label"), PICTURE_CONFIG);
+    const given = { ...picture.layout, font: { ...picture.layout.font, color: muted } };
+    const drawAs = (layout) => figureInto(node, { traces: picture.data, layout }, node.getAttribute("aria-label"), PICTURE_CONFIG);
+    drawAs(given);
+    // The room for a title depends on the names of rows, once they are wrapped.
+    for (let pass = 0; pass < 2; pass += 1) drawAs(wrapTitles(given, node._fullLayout));
   }
+}
+
+/* A window of another width takes other lines. */
+let drawnAt = innerWidth;
+function redrawPictures() {
+  if (drawnAt !== innerWidth) drawPictures();
+  drawnAt = innerWidth;
 }
 
 drawable.then((able) => {
   if (!able) return;
   drawPictures();
   document.addEventListener("theme", drawPictures);
+  addEventListener("resize", redrawPictures);
 });

@@ -36,15 +36,29 @@ themeButton.addEventListener("click", () => {
   setTheme();
 });
 darkSystem.addEventListener("change", setTheme);
-/* Paper is light, and what is drawn has to be as well. */
-addEventListener("beforeprint", () => {
-  if (shownTheme() === "light") return;
-  printing = true;
+/* Paper is light and narrow, and what is drawn has to be as well. */
+const PAPER = 680; // pixels between the margins of A4 and of Letter
+
+/* Paper does not scroll: a table with more columns than it has room for is set smaller. */
+function fitTable(table) {
+  table.style.inlineSize = "min-content";
+  const wide = table.offsetWidth;
+  table.style.inlineSize = "";
+  if (wide > PAPER) table.style.zoom = PAPER / wide;
+}
+
+function setPaper(on) {
+  printing = on;
+  document.documentElement.toggleAttribute("data-paper", on);
   setTheme();
+}
+
+addEventListener("beforeprint", () => {
+  setPaper(true);
+  document.querySelectorAll("table").forEach(fitTable);
 });
 addEventListener("afterprint", () => {
-  if (!printing) return;
-  printing = false;
-  setTheme();
+  for (const table of document.querySelectorAll("table")) table.style.zoom = "";
+  setPaper(false);
 });
 setTheme();

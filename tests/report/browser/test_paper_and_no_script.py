@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
-from layerlab.report.pages import comparison, inspection
+from layerlab.report.pages import comparison, inspection, paired
+from tests.evaluation.paired.written_samples import judged_sample
 from tests.report.browser.test_comparison_browser import NAMES
 from tests.report.browser.test_comparison_browser import show as show_part
 from tests.report.support.looked import looked
 from tests.report.support.race import race
 from tests.report.support.sample import sample
+from tests.report.support.window import DESKTOP
 
 pytestmark = pytest.mark.full
 # What a printer is given: the listener is the last of all.
@@ -23,6 +25,10 @@ PRINTED = """find => addEventListener("beforeprint", () => {
 }, { once: true })"""
 LIGHT, DARK = "rgb(251, 250, 247)", "rgb(20, 22, 26)"
 MUTED = "rgb(91, 97, 107)"
+# Between margins of a centimetre.
+A4 = {"width": 718, "height": 1047}
+WIDTHS = """() => [...document.querySelectorAll("table")]
+  .map((one) => Math.round(one.getBoundingClientRect().width))"""
 
 
 def printed(page: Any) -> dict[str, Any]:
@@ -68,6 +74,33 @@ def test_a_map_that_was_not_looked_at_is_printed_as_well(window):
         }"""
     )
     assert page.evaluate("window.printed.maps") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["inspect", "compare", "judge"])
+def test_all_of_a_page_is_as_narrow_as_paper_and_as_wide_as_the_window_again(window, kind):
+    made = {
+        "inspect": lambda: inspection.render(sample(["a", "b"], layers=2, heads=2), "zh"),
+        "compare": lambda: comparison.render(race(NAMES)),
+        "judge": lambda: paired.render(judged_sample()),
+    }
+    page = window(made[kind](), viewport=DESKTOP)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for section in page.locator("section.measure, section[data-drawing]").all():
+        section.scroll_into_view_if_needed()
+        section.locator(":scope[data-drawn]").or_(section).first.wait_for()
+    wide = page.evaluate(WIDTHS)
+    page.emulate_media(media="print")
+    page.set_viewport_size(A4)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= A4["width"]
+    shrunk = page.locator("table[style*=zoom]")
+    assert shrunk.count() > 0
+    page.emulate_media(media="screen")
+    page.set_viewport_size(DESKTOP)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert shrunk.count() == 0
+    assert page.evaluate(WIDTHS) == wide
 
 
 @pytest.mark.full
