@@ -109,7 +109,7 @@ def test_paper_keeps_what_was_chosen_and_whole_texts_and_no_button(window):
     show_part(page, "curves")
     assert on_paper(page, "#curves label:has(select)", "display") != {"none"}
     assert on_paper(page, "#curves select", "appearance") == {"none"}
-    assert on_paper(page, "#curves .tick", "display") == {"none"}
+    assert on_paper(page, "#curves :is(.tick, .modebar)", "display") == {"none"}
     assert on_paper(page, "#runs th", "position") == {"static"}
     assert on_paper(page, "#runs td:last-child", "whiteSpace") == {"normal"}
 
