@@ -65,7 +65,8 @@ gpu: $(READY)
 
 triton: .venv/triton
 	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) $(SUITE) -m 'full or not full' $(ARGS) \
-	  tests/numerics/formats/triton tests/measures/support/test_flash_products.py
+	  tests/numerics/formats/triton tests/measures/support/test_flash_products.py \
+	  tests/blocks/operations/test_sinkhorn.py
 
 # torchtitan would bring other versions of what is tested here, and imports triton.
 torchtitan: .venv/triton

@@ -44,8 +44,9 @@ from bench.compiled.absent_gpu import pretend
 from layerlab.model.build import build, compile_layers
 from layerlab.variants.registry import variants
 
-# Bytes and operations in bf16 that an H100 is taken to reach in a second.
-MEMORY, PRODUCTS = 2.6e12, 550e12
+# Bytes and operations in bf16 that an H100 is taken to reach in a second, and the seconds that its
+# shortest kernel takes of a queue.
+MEMORY, PRODUCTS, SHORTEST = 2.6e12, 550e12, 2e-6
 BATCH, CONTEXT = 16, 1024
 
 
@@ -60,10 +61,13 @@ class Kernel:
 
     @property
     def seconds(self) -> float:
+        if not self.bytes:  # another name for what is there
+            return 0.0
+        moving = max(SHORTEST, self.bytes / MEMORY)
         if not self.library:
-            return self.bytes / MEMORY
+            return moving
         # Of other libraries' operations (attention) nothing is known, for any variant.
-        return max(self.bytes / MEMORY, self.operations / PRODUCTS) if self.operations else 0.0
+        return max(moving, self.operations / PRODUCTS) if self.operations else SHORTEST
 
 
 class PlannedError(Exception):
@@ -158,7 +162,7 @@ def show(names: Iterable[str], width: int, layers: int, device: str, *, kernels:
         products = sum(one.operations for one in found) / count
         times[name] = 1e9 * sum(one.seconds for one in found) / count
         over = times[name] / times[variants()[name].baseline] - 1
-        number = sum(not one.library for one in found) / layers
+        number = sum(not one.library and one.bytes > 0 for one in found) / layers
         value = f"{own / 1e3:.0f} kB in {number:.0f} kernels, {products / 1e6:.1f} MFLOP"
         print(f"  {name:<28} {value:<40} {times[name]:.0f} ns {over:+.1%}", flush=True)
 

@@ -27,6 +27,7 @@ from layerlab.variants.flat_imports import sibling
 from layerlab.variants.source_file import SHOWN, Origin, way_to_load
 
 PACKAGES = ("layerlab.blocks", "layerlab.variants")
+OPERATIONS = "layerlab.blocks.operations."  # of these no part is made by itself
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def _find_packaged() -> tuple[DeclaredNames, ...]:
         entries = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
         # In the order of the files, whatever folders they lie in.
         for name in sorted((one.name for one in entries), key=lambda name: name.split(".")[-1]):
-            if name != __name__:
+            if name != __name__ and not name.startswith(OPERATIONS):
                 found.append(_declare(importlib.import_module(name), name))
     _check(found)
     return tuple(found)

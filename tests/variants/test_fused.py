@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.blocks.operations import recompute
+from layerlab.blocks.operations import recompute, sinkhorn
 from layerlab.variants.residual import depth
 from tests.model.small import shaken, small, tokens
 
@@ -14,7 +14,9 @@ CASES = {
     "siaf-2": {},
     "siaf-4": {},
     "pangu-pi": {},
+    "mhc": {},
 }
+FUSED = (recompute, depth, sinkhorn)
 
 
 def run(model: torch.nn.Module, call: torch.nn.Module | None = None) -> dict[str, Tensor]:
@@ -38,7 +40,7 @@ def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_fused_forms_compute_the_same(name, monkeypatch):
     model = shaken(small(name, **CASES[name])).train()
     plain = run(model)
-    for module in (recompute, depth):
+    for module in FUSED:
         monkeypatch.setattr(module, "is_fused", lambda x: True)
     compare(run(model), plain)
 
@@ -49,7 +51,7 @@ def test_fused_forms_compute_the_same(name, monkeypatch):
 def test_fused_forms_compile_as_one_graph(name, monkeypatch):
     model = shaken(small(name, **CASES[name])).train()
     plain = run(model)
-    for module in (recompute, depth):
+    for module in FUSED:
         monkeypatch.setattr(module, "is_fused", lambda x: torch.compiler.is_compiling())
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager_decomp_partition")

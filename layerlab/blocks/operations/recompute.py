@@ -18,8 +18,7 @@ def recompute(function: Callable[..., Any], *inputs: Tensor) -> Any:
     What is not compiled runs as it is: there, recomputing takes as long as computing, where a
     compiler fuses it into the operations that read the result. So does what is exported.
     """
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if compiled and torch.is_grad_enabled():
+    if is_compiled() and torch.is_grad_enabled():
         return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return function(*inputs)
 
@@ -29,7 +28,12 @@ def is_fused(x: Tensor) -> bool:
 
     That is, if none is a product; and on a processor products are faster.
     """
-    return torch.compiler.is_compiling() and x.device.type != "cpu"
+    return is_compiled() and x.device.type != "cpu"
+
+
+def is_compiled() -> bool:
+    """Return whether a compiler is at work, and not one that exports."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 def write(x: Tensor) -> Tensor:

@@ -12,12 +12,13 @@ from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.init import Constant, Draw, starts, zeros
 from layerlab.blocks.operations.derivative import again, is_unwatched, redone
+from layerlab.blocks.operations.sinkhorn import doubly_stochastic
 from layerlab.blocks.operations.stream import STREAMS, ParallelStreams, exact, sublayer
 from layerlab.blocks.operations.stream_mixing import plus
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
+from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 from layerlab.validation import Constraint
 
 NORM_EPSILON = 1e-6
@@ -72,71 +73,6 @@ def _normed_product(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(x: Tensor) -> Tensor:
     root = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return torch.rsqrt(root.square() / x.shape[-1] + NORM_EPSILON)
-
-
-def doubly_stochastic(logits: Matrices, iterations: int, guard: float) -> Matrices:
-    """Return exp(logits), rows and then columns divided by their sums, again and again.
-
-    Rows and columns of the limit sum to 1. Columns come last, so theirs are exact.
-
-    Source: xie25, equation 9, transposed.
-    """
-    last = logits.movedim((-2, -1), (0, 1)).contiguous()  # places last: sums become long vectors
-    if is_unwatched():
-        matrix = _Balanced.apply(last, iterations, guard)[0]
-    else:
-        matrix = _balance(last, iterations, guard)
-    return matrix.movedim((0, 1), (-2, -1))
-
-
-def _balance(logits: Tensor, iterations: int, guard: float) -> Tensor:
-    matrix = logits.softmax(1) + guard
-    for step in range(1, 2 * iterations):
-        total = matrix.sum(0 if step % 2 else 1, keepdim=True)
-        matrix = matrix / (total + guard)
-    return matrix
-
-
-class _Balanced(torch.autograd.Function):
-    """The same in place, and its gradient from the sums alone.
-
-    With G the gradient times the matrix, entry by entry, a division by sums takes G to G less the
-    matrix times G's own sums; and the matrix before it is the one after it times the sums.
-    """
-
-    @staticmethod
-    def forward(logits: Tensor, iterations: int, guard: float) -> tuple[Tensor, Tensor, Tensor]:
-        matrix = logits.softmax(1) + guard
-        sizes = [one.shape for one in (matrix[:1], matrix[:, :1])]
-        columns, rows = (matrix.new_empty(iterations, *one) for one in sizes)
-        for step in range(1, 2 * iterations):
-            total = (rows, columns)[step % 2][step // 2]
-            torch.sum(matrix, (1, 0)[step % 2], keepdim=True, out=total)
-            matrix /= total.add_(guard)
-        return matrix, columns, rows
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        logits, ctx.iterations, ctx.guard = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(logits, *output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *ignored: Any) -> tuple[Tensor | None, ...]:
-        logits, matrix, columns, rows = ctx.saved_tensors
-        if redone(gradient):
-            return (
-                *again(lambda x: _balance(x, ctx.iterations, ctx.guard), (logits,), (gradient,)),
-                None,
-                None,
-            )
-        slope, matrix = gradient.contiguous() * matrix, matrix.clone()  # sums want their order
-        for step in reversed(range(1, 2 * ctx.iterations)):
-            slope.addcmul_(slope.sum((1, 0)[step % 2], keepdim=True), matrix, value=-1)
-            matrix *= (rows, columns)[step % 2][step // 2]
-        start = logits.softmax(1)
-        slope *= start / (start + ctx.guard).clamp_(min=torch.finfo(start.dtype).tiny)
-        return slope.addcmul_(slope.sum(1, keepdim=True), start, value=-1), None, None
 
 
 class ManifoldConnections(ParallelStreams):
