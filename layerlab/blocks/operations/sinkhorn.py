@@ -19,7 +19,6 @@ from torch import Tensor
 from layerlab.blocks.operations.derivative import again, is_unwatched, redone
 from layerlab.blocks.operations.recompute import is_fused
 from layerlab.shapes import Matrices
-from layerlab.system.hardware import is_out_of_memory
 
 GPU = "cuda"  # type of device that code in Triton is compiled for
 WIDEST = 8  # rows of a matrix that registers hold
@@ -149,9 +148,9 @@ def _try_kernels(device: str) -> ModuleType | None:
         sums = _make_sums(logits, 2)
         matrix = kernels.balance(logits, *sums, 0.0)
         kernels.balance_gradient(matrix, logits, matrix, *sums, 0.0)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
-        if is_out_of_memory(error):
-            raise
         message = (str(error).splitlines() or [""])[0]
         logging.getLogger("layerlab").warning(
             "streams are mixed without Triton, which is slower: %s: %s",
