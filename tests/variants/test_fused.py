@@ -15,6 +15,7 @@ CASES = {
     "siaf-4": {},
     "pangu-pi": {},
     "mhc": {},
+    "hyper-connections": {},
 }
 FUSED = (recompute, depth, sinkhorn)
 

@@ -41,22 +41,30 @@ def write(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, x.stride())
 
 
-class _WrittenGradient(torch.autograd.Function):
-    """The same features; their gradient lies in memory, once."""
+class _Written(torch.autograd.Function):
+    """The same features, which lie in memory, once; or their gradient does."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.view_as(x)
+    def forward(x: Tensor, backward: bool) -> Tensor:
+        return x.view_as(x) if backward else write(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
+        _, ctx.backward = inputs
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return write(gradient)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return write(gradient) if ctx.backward else gradient, None
+
+
+def write_result(x: Tensor) -> Tensor:
+    """Return x, which a step compiled for a GPU writes once, forward and where it is made again.
+
+    A sum of a few terms that each are one would be begun in one kernel and ended in another.
+    """
+    return _Written.apply(x, False) if is_fused(x) else x
 
 
 def write_gradient(x: Tensor) -> Tensor:
@@ -65,7 +73,4 @@ def write_gradient(x: Tensor) -> Tensor:
     What reads more than four tensors is itself written for those that read it, so several sums over
     a gradient that is computed where it is read write all their terms.
     """
-    if not is_fused(x):
-        return x
-    y: Tensor = _WrittenGradient.apply(x)
-    return y
+    return _Written.apply(x, True) if is_fused(x) else x

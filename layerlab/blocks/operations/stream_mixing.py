@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from layerlab.blocks.operations.chunking import large
 from layerlab.blocks.operations.derivative import again, redone
-from layerlab.blocks.operations.recompute import recompute
+from layerlab.blocks.operations.recompute import recompute, write_result
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
 
@@ -69,7 +69,7 @@ def _mix(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _add(streams: Tensor, weights: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():  # as one operation it would not be made again, but kept
-        written = streams + _outer(weights, y)
+        written = write_result(streams + _outer(weights, y))
     else:
         outer = weights.flatten(0, 1).unsqueeze(-1), y.flatten(0, 1).unsqueeze(1)
         written = torch.baddbmm(streams.flatten(0, 1), *outer).view(streams.shape)
