@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from layerlab.blocks.operations.chunking import large
 from layerlab.blocks.operations.derivative import again, redone
-from layerlab.blocks.operations.recompute import recompute, write_result
+from layerlab.blocks.operations.recompute import recompute, write_gradient, write_result
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
 
@@ -58,9 +58,9 @@ def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tens
 
 
 def _mix(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    if torch.compiler.is_compiling():
-        entered, mixed = recompute(_mix_parts, streams, rows)
-        return entered, mixed
+    if torch.compiler.is_compiling():  # each by itself: so each is made again where it is read
+        entered = recompute(_sum_parts, streams, rows[..., :1, :]).squeeze(-2)
+        return entered, recompute(_sum_parts, streams, rows[..., 1:, :])
     product = torch.bmm(rows.flatten(0, 1), streams.flatten(0, 1))
     product = product.unflatten(0, streams.shape[:2])
     entered, mixed = product.split([1, rows.shape[-2] - 1], dim=-2)
@@ -69,7 +69,7 @@ def _mix(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _add(streams: Tensor, weights: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():  # as one operation it would not be made again, but kept
-        written = write_result(streams + _outer(weights, y))
+        written = write_gradient(write_result(streams + _outer(weights, y)))
     else:
         outer = weights.flatten(0, 1).unsqueeze(-1), y.flatten(0, 1).unsqueeze(1)
         written = torch.baddbmm(streams.flatten(0, 1), *outer).view(streams.shape)
@@ -129,14 +129,14 @@ class _Add(torch.autograd.Function):
         return through, _products(y.unsqueeze(-2), through).squeeze(-2), slope
 
 
-def _mix_parts(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same, sum by sum: a compiler takes all in one pass over the streams."""
+def _sum_parts(streams: Tensor, rows: Tensor) -> Tensor:
+    """Return rows @ streams, sum by sum: a compiler takes all in one pass over the streams."""
     parts = streams.unbind(-2)
     sums: list[Any] = [
         sum(weight * part for weight, part in zip(row.split(1, -1), parts, strict=True))
         for row in rows.unbind(-2)
     ]
-    return sums[0], torch.stack(sums[1:], -2)
+    return torch.stack(sums, -2)
 
 
 def _outer(weights: Tensor, y: Tensor) -> Tensor:
