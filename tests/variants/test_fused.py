@@ -22,7 +22,7 @@ FUSED = (recompute, depth, sinkhorn)
 
 def run(model: torch.nn.Module, call: torch.nn.Module | None = None) -> dict[str, Tensor]:
     """Return the logits, and the gradient of every weight, of a model or what compiles it."""
-    x = tokens(2, 12)
+    x = tokens(2, 12).to(model.device)
     model.zero_grad()
     out = (model if call is None else call)(x, labels=x, use_cache=False)
     out.loss.backward()
@@ -30,10 +30,10 @@ def run(model: torch.nn.Module, call: torch.nn.Module | None = None) -> dict[str
     return {"logits": out.logits.detach(), **weights}
 
 
-def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor], *, loose: float = 1e-12) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        slack = 1e-12 * (1 + value.abs().max().item())
+        slack = loose * (1 + value.abs().max().item())
         torch.testing.assert_close(found[name], value, rtol=0, atol=slack, msg=name)
 
 
@@ -57,3 +57,15 @@ def test_fused_forms_compile_as_one_graph(name, monkeypatch):
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager_decomp_partition")
     compare(run(model, compiled), plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_of_a_gpu_compute_the_same(name, dtype):
+    model = shaken(small(name, **CASES[name])).train().to("cuda", dtype)
+    plain = run(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True)
+    compare(run(model, compiled), plain, loose=1e-10 if dtype == torch.float64 else 1e-4)

@@ -60,6 +60,20 @@ def test_kernels_compute_what_operations_of_torch_do(
         torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * size + 1e-30)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_kernels_of_a_gpu_compute_what_a_processor_does(n):
+    logits, gradient = drawn(n, 2.0, 3, 1000)
+    matrix, columns, rows = sinkhorn.balance(logits.double(), 20, 1e-18)
+    slope = sinkhorn.balance_gradient(gradient.double(), logits.double(), matrix, columns, rows, 0)
+    assert sinkhorn._find_kernels(logits.cuda()) is not None
+    on_gpu = sinkhorn.balance(logits.cuda(), 20, 1e-18)
+    found = sinkhorn.balance_gradient(gradient.cuda(), logits.cuda(), *on_gpu, 0)
+    for one, other in ((on_gpu[0], matrix), (on_gpu[1], columns), (found, slope)):
+        size = other.abs().max().item()
+        torch.testing.assert_close(one.cpu().double(), other, rtol=0, atol=1e-6 * size)
+
+
 def test_blocks_of_a_gpu_leave_no_matrix_out(kernels, monkeypatch):
     monkeypatch.setattr(kernels, "BLOCK", 32)
     logits, _ = drawn(4, 1.0, 77)
