@@ -47,16 +47,16 @@ class _Written(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, backward: bool) -> Tensor:
-        return x.view_as(x) if backward else write(x)
+    def forward(x: Tensor, back: bool) -> Tensor:
+        return x.view_as(x) if back else write(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
-        _, ctx.backward = inputs
+        _, ctx.back = inputs
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return write(gradient) if ctx.backward else gradient, None
+        return write(gradient) if ctx.back else gradient, None
 
 
 def write_result(x: Tensor) -> Tensor:
