@@ -29,10 +29,7 @@ def ladder_table(content: Mapping[str, Any], width: int) -> Iterator[RenderableT
     for sentence in list_sentences(ladder):
         yield plain(sentence)
     yield Text()
-    last = next(
-        (size for size in reversed(ladder["sizes"]) if any(row["n"] for row in size["rows"])),
-        ladder["sizes"][-1],
-    )
+    last = ([size for size in ladder["sizes"] if size["runs"]] or ladder["sizes"])[-1]
     yield plain(f"What follows is of {amount(last['parameters'])} parameters", "bold")
 
 

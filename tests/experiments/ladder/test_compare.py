@@ -3,15 +3,18 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from layerlab.console.units import amount
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.analysis.ladder_table import ladder_table
 from layerlab.experiments.ladder.compare import compare_ladder
 from layerlab.experiments.ladder.rates import warn_of_drift
 from layerlab.experiments.ladder.sentences import warn_of_length
@@ -345,3 +348,15 @@ def test_a_declared_difference_is_said_once_and_not_by_size():
     remarks = judged(given, gaining(0.2, 0.2, 0.2)).content["remarks"]
     assert sum("declared to differ" in one for one in remarks) == 1
     assert any(one.startswith("declared to differ: train.optimizer") for one in remarks)
+
+
+def test_the_terminal_names_the_size_whose_rows_follow_also_where_none_has_ended():
+    given = recipe(seeds=[1, 2, 3])
+    ended = gaining(0.03, 0.03, 0.03)
+    found = judged(given, lambda place, run: None if place == 2 else ended(place, run)).content
+    console = Console(width=160, record=True, file=StringIO())
+    for part in ladder_table(found, 160):
+        console.print(part)
+    assert [row["n"] for row in found["rows"]] == [0, 0]
+    size = amount(found["ladder"]["sizes"][-1]["parameters"])
+    assert f"What follows is of {size} parameters" in console.export_text()

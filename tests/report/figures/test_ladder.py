@@ -287,3 +287,12 @@ def test_a_name_that_would_be_markup_is_text():
     given["ladder"]["arms"][0]["arm"] = hostile
     drawing = ladder_pictures(given)["ladder-gain.svg"]
     assert parsed(drawing) is not None and "<script" not in drawing
+
+
+def test_the_top_of_the_page_names_the_size_that_its_verdicts_are_of():
+    given = content()
+    assert "at 9 M parameters, the largest size that has run" in render(given)
+    given["ladder"]["sizes"][-1]["runs"] = 0
+    page = render(given)
+    assert "at 3 M parameters, the largest size that has run" in page
+    assert page.index("the largest size that has run") < page.index('class="forest"')
