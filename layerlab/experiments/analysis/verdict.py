@@ -251,10 +251,11 @@ def explain_uncounted(arms: Sequence[str], unit: str) -> str:
 def _few(case: Case) -> str:
     mean = number(case.difference.mean or 0, sign=True)
     who = "one pair" if case.difference.kind == "paired" else "one seed of either"
+    more_seeds = "the planned ones have not all finished" if case.missing else case.more_seeds
     return (
         f"too few seeds for a verdict ({case.difference.n}): {case.arm} ended {mean} {case.unit} "
         f"from {case.baseline}, but {who} cannot say how much of that is chance, or how many "
-        f"seeds would be needed: {case.more_seeds}"
+        f"seeds would be needed: {more_seeds}"
     )
 
 
@@ -291,7 +292,9 @@ def _more(case: Case) -> str:
         return ""
     least, most = found.needed
     if least is None:
-        return f"; even {MOST_SEEDS:,} seeds would not confirm the observed difference"
+        sentence = f"; even {MOST_SEEDS:,} seeds would not confirm the observed difference"
+        more = "; more questions might" if case.questions else "; more held-out text might"
+        return sentence + more if found.limited_by_text else sentence
     start = max(1, least - found.n)
     if most is None:
         more = f"at least {start:,} more seeds"

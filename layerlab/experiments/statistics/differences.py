@@ -5,7 +5,7 @@ Lower nats are better, so a negative difference speaks for the arm. One pair has
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Literal
 
@@ -186,6 +186,12 @@ class Difference:
         limits = spread_limits(self.error, self.freedom, self.level.surely)
         least, most = (required_seeds(self.mean, self._at(error), self.level) for error in limits)
         return least, most
+
+    @property
+    def limited_by_text(self) -> bool:
+        """Whether no number of seeds is enough here, and some would be on endless text."""
+        alone = replace(self, text=None).needed
+        return self.needed is not None and self.needed[0] is None and alone != (None, None)
 
     def _at(self, error: float) -> Callable[[int], Range]:
         """Return standard error and its degrees at another number of seeds.

@@ -60,7 +60,22 @@ def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take(
     assert "; confirming the observed difference with that probability would need " in found.said
     assert found.said.endswith(" more seeds.")
     tiny = verdict([2.99 + 1e-9, 3.31, 3.1])
-    assert "even 1,000,000 seeds would not confirm the observed difference" in tiny.said
+    assert tiny.said.endswith("even 1,000,000 seeds would not confirm the observed difference.")
+
+
+def test_where_seeds_cannot_help_and_text_can_it_says_so():
+    found = replace(paired_difference([2.99, 3.2895, 3.0905], BASE), text=(0.02, 15))
+    said = [judged(found, questions=questions).said for questions in (False, True)]
+    assert said[0].endswith("would not confirm the observed difference; more held-out text might.")
+    assert said[1].endswith("would not confirm the observed difference; more questions might.")
+    tiny = replace(paired_difference([2.99 + 1e-9, 3.31, 3.1], BASE), text=(0.02, 15))
+    assert judged(tiny).said.endswith("would not confirm the observed difference.")
+
+
+def test_one_seed_of_planned_ones_asks_for_no_more_in_the_recipe():
+    waiting, alone = verdict([2.99], planned=3, missing=[2, 3]).said, verdict([2.99]).said
+    assert "be needed: the planned ones have not all finished; 1 of 3 planned seeds" in waiting
+    assert "type compare.seeds" not in waiting and "type compare.seeds = [1, 2, 3]" in alone
 
 
 def test_an_interval_that_the_correction_takes_back_is_explained():
