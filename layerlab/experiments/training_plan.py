@@ -8,6 +8,7 @@ from typing import Any
 
 from layerlab.console.units import duration
 from layerlab.experiments.analysis.table import differences
+from layerlab.experiments.analysis.warnings import warn_of_few_seeds
 from layerlab.experiments.estimate.estimate import Estimate
 from layerlab.experiments.estimate.ladder import describe_sum, plan_to_json
 from layerlab.experiments.plan.factors import warn_of_many_slots
@@ -67,7 +68,9 @@ class TrainingPlan:
         """Return the lines that stand below all sizes."""
         found = [one.estimate for one in self.sizes] if self.task.rungs else []
         lines = describe_sum(found) if found else ()
-        return [*lines, *_describe_trial(self.task), *self.looks, *self.task.notes]
+        compared = [one.recipe.compare for one in self.task.sizes if one.recipe.compare]
+        few = dict.fromkeys(chain(*map(warn_of_few_seeds, compared)))
+        return [*lines, *_describe_trial(self.task), *self.looks, *few, *self.task.notes]
 
 
 def _describe_trial(task: PreparedRecipe) -> list[str]:

@@ -12,6 +12,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.comparison import SCHEMA
 from layerlab.experiments.analysis.readings.run_readings import list_early
+from layerlab.experiments.analysis.verdict import describe_seeds
 from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
@@ -41,7 +42,7 @@ def remarks(
         *_warn_published(section),
         *_rates(section, sides),
         *_warn_of_missing(section, sides),
-        *_few(section),
+        *warn_of_few_seeds(section),
         *_warn_of_divergence(sides, worse),
         *_warn_of_no_gradient(sides),
         *_warn_of_early(section, sides),
@@ -124,16 +125,23 @@ def _warn_of_early(section: CompareSection, sides: Mapping[str, ArmResults]) -> 
             )
 
 
-def _few(section: CompareSection) -> Iterator[str]:
-    # Of one seed every verdict says so itself.
-    swept = section.search == "optuna" or len(section.learning_rates) > 1
-    if swept and len(section.seeds) == 3:
+def warn_of_few_seeds(section: CompareSection) -> Iterator[str]:
+    """Yield a sentence where the planned seeds give no verdict, or hardly one."""
+    swept, count = section.search == "optuna" or len(section.learning_rates) > 1, len(section.seeds)
+    if swept and count < 3:
+        yield (
+            f"of {describe_seeds(count)} the first chooses rates and judges nothing, which leaves "
+            "too few for a verdict; plan four or more"
+        )
+    if not swept and count == 1:
+        yield "one seed gives a difference and no verdict; plan three or more"
+    if swept and count == 3:
         yield (
             "of three seeds the first chooses rates and judges nothing: a small p may mean no more "
             "than that the other two happen to agree, and does not say that the difference "
             "matters; plan four or more"
         )
-    if not swept and len(section.seeds) == 2:
+    if not swept and count == 2:
         yield (
             "with two seeds the spread is that of two numbers: a small p may mean no more than "
             "that they happen to agree, and does not say that the difference matters; plan three "

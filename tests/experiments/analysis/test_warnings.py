@@ -8,6 +8,8 @@ from typing import Any
 
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.warnings import disclose_added_seeds, remarks
+from layerlab.experiments.session import PreparedRecipe
+from layerlab.experiments.training_plan import TrainingPlan
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from tests.training.support.drawn import recipe, record, records, runs
 
@@ -134,3 +136,20 @@ def test_a_search_of_which_trials_are_missing_is_told():
     assert said in compare_runs(searched, fewer).content["remarks"]
     whole = compare_runs(searched, given).content["remarks"]
     assert not any("has not ended" in one for one in whole)
+
+
+def test_too_few_seeds_for_a_verdict_are_named_with_the_plan():
+    def planned_remarks(*seeds: int, **settings: Any) -> list[str]:
+        task = PreparedRecipe(recipe=planned(*seeds, **settings), runs=(), out=Path())
+        return TrainingPlan(task, []).remarks()
+
+    rates = {"learning_rates": [1e-3, 3e-3]}
+    assert planned_remarks(1) == [
+        "one seed gives a difference and no verdict; plan three or more",
+    ]
+    assert planned_remarks(1, 2, **rates) == [
+        "of 2 seeds the first chooses rates and judges nothing, which leaves too few for a verdict;"
+        " plan four or more"
+    ]
+    assert planned_remarks(1, 2)[0].startswith("with two seeds the spread is")
+    assert planned_remarks(1, 2, 3) == planned_remarks(1, 2, 3, 4, **rates) == []
