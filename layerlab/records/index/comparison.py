@@ -46,6 +46,15 @@ class _Run(Table):
     finished: bool = True
 
 
+class _SizeRuns(Table):
+    parameters: float
+    runs: int = 0
+
+
+class _LadderRuns(Table):
+    sizes: list[_SizeRuns] = Field(default_factory=list)
+
+
 class _Comparison(Table):
     name: str
     metric: str
@@ -53,6 +62,7 @@ class _Comparison(Table):
     higher_is_better: bool = False
     rows: list[_VerdictRow]
     runs: list[_Run] = Field(default_factory=list)
+    ladder: _LadderRuns | None = None
 
 
 def read(folder: Path) -> Summary:
@@ -78,9 +88,18 @@ def _verdict(content: _Comparison) -> str:
     unit = content.judged or ("score" if content.higher_is_better else content.metric)
     lost = {row.arm: len(row.diverged) for row in content.rows if row.diverged}
     if len(judged) <= MOST:
-        return "; ".join(_judge(row, unit, lost) for row in judged) or "no arm is judged"
-    counted = count_verdicts((row.verdict for row in judged), SAID)
-    return "; ".join([*_lead(judged, unit, lost), f"of {len(judged)} arms: {counted}"])
+        said = [_judge(row, unit, lost) for row in judged] or ["no arm is judged"]
+    else:
+        counted = count_verdicts((row.verdict for row in judged), SAID)
+        said = [*_lead(judged, unit, lost), f"of {len(judged)} arms: {counted}"]
+    return "; ".join([*said, *_name_size(content.ladder)])
+
+
+def _name_size(ladder: _LadderRuns | None) -> list[str]:
+    """Return the size that the verdicts of a ladder are of, the largest with runs."""
+    sizes = [] if ladder is None else ladder.sizes
+    largest = ([size for size in sizes if size.runs] or sizes)[-1:]
+    return [f"at {size.parameters:,.0f} parameters, of {len(sizes)} sizes" for size in largest]
 
 
 def _judge(row: _VerdictRow, unit: str, lost: Mapping[str, int]) -> str:

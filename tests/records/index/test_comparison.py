@@ -96,3 +96,11 @@ def test_a_comparison_of_many_arms_names_the_best_and_counts_verdicts(tmp_path):
         "2 are not distinguishable"
     )
     assert only(tmp_path).name.endswith(": llama, arm-1, arm-2, arm-3 and 2 more")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_ladder_names_the_size_that_its_verdicts_are_of(tmp_path, count):
+    content = compared(tmp_path, *["better"] * count)
+    sizes = [{"parameters": size, "runs": 4 * (size < 1e6)} for size in (45984, 189376, 2e6)]
+    put(tmp_path, "comparison.json", {**content, "ladder": {"sizes": sizes}})
+    assert only(tmp_path).headline.endswith("; at 189,376 parameters, of 3 sizes")
