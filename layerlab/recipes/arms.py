@@ -106,7 +106,11 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
 
 def _check_repeats(comparison: CompareSection) -> None:
     if len(set(comparison.seeds)) < len(comparison.seeds):
-        raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
+        once = list(dict.fromkeys(comparison.seeds))
+        raise UserError(
+            f"compare.seeds {list(comparison.seeds)} repeat one; each counts once: "
+            f"write seeds = {once}"
+        )
     if len(set(comparison.learning_rates)) < len(comparison.learning_rates):
         raise UserError(
             f"compare.learning_rates {list(comparison.learning_rates)} repeat one; write each once"

@@ -1,5 +1,6 @@
 """The section of a ladder: a comparison at several sizes, so that a verdict says where it holds."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -107,9 +108,10 @@ class LadderSection(Section):
         for name in ("tokens", "learning_rates"):
             given = getattr(self, name)
             if given and len(given) != self.steps:
+                each = [*given, *[given[-1]] * self.steps][: self.steps]
                 raise ValueError(
-                    f"ladder.{name} has {len(given)} entries for {self.steps} sizes; expected one "
-                    "for each size"
+                    f"ladder.{name} has {len(given)} for {self.steps} sizes; expected one for "
+                    f"each: write {name} = {json.dumps(each)}"
                 )
         if not (self.tokens and self.sizes) or self.unequal_tokens:
             return self

@@ -58,11 +58,20 @@ def test_a_ladder_is_no_part_of_what_decides_a_run():
             {},
             "ladder gives tokens and tokens_per_parameter",
         ),
-        ({"sizes": ["1M", "2M"], "tokens": [1000]}, {}, "ladder.tokens has 1 entries for 2 sizes"),
+        (
+            {"sizes": ["1M", "2M"], "tokens": [1000]},
+            {},
+            "ladder.tokens has 1 for 2 sizes; expected one for each: write tokens = [1000, 1000]",
+        ),
         (
             {"sizes": ["1M", "2M"], "learning_rates": [1e-3]},
             {},
-            "ladder.learning_rates has 1 entries for 2 sizes",
+            "ladder.learning_rates has 1 for 2 sizes",
+        ),
+        (
+            {"sizes": ["1M", "2M"], "learning_rates": [1e-3, [1e-3, 2e-3], 1e-3]},
+            {},
+            "write learning_rates = [0.001, [0.001, 0.002]]",
         ),
         (
             {"sizes": ["1M", "2M"], "tokens": [20_000_000, 20_000_000]},

@@ -41,10 +41,13 @@ def describe_trend(trend: Json, unit: str) -> str:
     slope, low, high = trend["slope"], trend["low"], trend["high"]
     if trend["verdict"] == "not distinguishable":
         between = _between(low, high)
-        return (
+        found = (
             f"{ends} its gain does not change distinguishably: {number(slope, sign=True)} "
             f"({between}) {unit} per doubling"
         )
+        # An interval of this one test alone leaves zero out.
+        corrected = f", p = {trend['holm']:.2g} after Holm's correction"
+        return found + corrected if low * high > 0 else found
     if slope < 0:
         slope, low, high = -slope, -high, -low
     return (

@@ -174,6 +174,7 @@ def environment(lang: str = ENGLISH) -> Environment:
         "cited": sources.link_sources,
         "name": lambda value: text.prose(str(value), 60),
         "number": number,
+        "digits": digits,
         "signed": difference,
         "whole": whole,
         "moment": lambda value: moment(value, translator),
@@ -194,6 +195,16 @@ def number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value + 0:.4g}"  # plus 0: no zero has a sign
+
+
+def digits(value: Any) -> str:
+    """Write a number with four digits, zeros at its end too: those of a column are compared.
+
+    Example:
+        >>> digits(1.29999), digits(2), digits(None)
+        ('1.300', '2', '–')
+    """
+    return f"{value:#.4g}".removesuffix(".") if isinstance(value, float) else number(value)
 
 
 def whole(value: Any) -> str:

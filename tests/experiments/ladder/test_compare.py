@@ -17,7 +17,7 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.ladder_table import ladder_table
 from layerlab.experiments.ladder.compare import compare_ladder
 from layerlab.experiments.ladder.rates import warn_of_drift
-from layerlab.experiments.ladder.sentences import warn_of_length
+from layerlab.experiments.ladder.sentences import describe_trend, warn_of_length
 from layerlab.experiments.plan.ladder import Rung, plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.statistics.differences import Level
@@ -186,6 +186,13 @@ def test_a_gain_that_turns_falls_and_one_that_stays_is_not_said_to_change():
     row = arm(judged(recipe(), gaining(0.1, 0.1, 0.1)))
     assert row["trend"]["verdict"] == "not distinguishable"
     assert "its gain does not change distinguishably" in row["said"]
+    assert "Holm" not in row["said"].split(";")[1]
+
+
+def test_a_trend_whose_own_interval_leaves_zero_out_says_its_corrected_p():
+    trend = {"from": 1e5, "to": 3e5, "slope": -0.02, "low": -0.03, "high": -0.01}
+    said = describe_trend({**trend, "holm": 0.123, "verdict": "not distinguishable"}, "nats")
+    assert said.endswith("nats per doubling, p = 0.12 after Holm's correction")
 
 
 def test_runs_that_diverged_leave_no_trend():
