@@ -2,12 +2,13 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from layerlab.records.parse import read_json
 from layerlab.report.pages.study import render
-from tests.report.support.window import DESKTOP, PHONE
+from tests.report.support.window import DESKTOP, PHONE, Open
 
 STUDIES = Path(__file__).resolve().parents[3] / "docs" / "results" / "studies"
 
@@ -48,3 +49,33 @@ def test_titles_and_rows_are_whole_and_apart_in_a_window_made_narrow(window, nam
     rows.sort(key=lambda one: one["y"])
     for above, below in pairwise(rows):
         assert above["y"] + above["height"] <= below["y"] + 2
+
+
+def opened(window: Open, name: str, number: int, viewport: Any) -> Any:
+    """The page of a study with one of its pictures alone."""
+    study = read_json(STUDIES / name / "study.json")
+    page = window(render({**study, "pictures": [study["pictures"][number]]}), viewport=viewport)
+    page.wait_for_selector("#picture-0 .xtick text", state="attached")
+    return page
+
+
+def ticks(page: Any, side: str) -> list[str]:
+    return page.locator(f"#picture-0 .{side}tick text").all_text_contents()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "number", "side"),
+    [("norm-placement", 3, "y"), ("saliency-repeat", 1, "x"), ("qk-control", 0, "x")],
+)
+def test_ticks_stand_apart_on_a_phone_and_are_as_asked_for_on_a_desktop(window, name, number, side):
+    page = opened(window, name, number, PHONE)
+    boxes = [one.bounding_box() for one in page.locator(f"#picture-0 .{side}tick text").all()]
+    boxes.sort(key=lambda one: one[side])
+    size = {"x": "width", "y": "height"}[side]
+    assert len(boxes) >= 2
+    for before, after in pairwise(boxes):
+        assert before[side] + before[size] <= after[side] + 1
+    few = ticks(page, side)
+    many = ticks(opened(window, name, number, DESKTOP), side)
+    assert len(few) < len(many)
