@@ -59,11 +59,18 @@ function wrapTitles(layout, { width, height, _size: { l, t, w, h }, ...drawn }) 
   return { ...layout, height: layout.height + higher, ...wrapped };
 }
 
+/* Around a single number plotly takes a scale of 1 to each side, whatever the number. */
+function startAtZero(layout, traces) {
+  const single = Object.entries(layout).filter(([name]) => /^[xy]axis$/.test(name)
+    && new Set(traces.flatMap((trace) => trace[name[0]] ?? [])).size === 1);
+  return { ...layout, ...Object.fromEntries(single.map(([name, axis]) => [name, { ...axis, rangemode: "tozero" }])) };
+}
+
 function drawPictures() {
   const muted = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim();
   for (const [index, picture] of data.pictures.entries()) {
     const node = document.getElementById(`picture-${index}`);
-    const given = { ...picture.layout, font: { ...picture.layout.font, color: muted } };
+    const given = { ...startAtZero(picture.layout, picture.data), font: { ...picture.layout.font, color: muted } };
     const drawAs = (layout) => figureInto(node, { traces: picture.data, layout }, node.getAttribute("aria-label"), PICTURE_CONFIG);
     drawAs(given);
     // The room for a title depends on the names of rows, once they are wrapped.

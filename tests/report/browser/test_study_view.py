@@ -79,3 +79,8 @@ def test_ticks_stand_apart_on_a_phone_and_are_as_asked_for_on_a_desktop(window, 
     few = ticks(page, side)
     many = ticks(opened(window, name, number, DESKTOP), side)
     assert len(few) < len(many)
+
+
+@pytest.mark.full
+def test_a_curve_of_one_point_stands_on_a_scale_from_zero(window):
+    assert ticks(opened(window, "spikes", 1, PHONE), "x") == ["0", "1M", "2M"]
