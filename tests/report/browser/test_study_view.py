@@ -84,3 +84,16 @@ def test_ticks_stand_apart_on_a_phone_and_are_as_asked_for_on_a_desktop(window, 
 @pytest.mark.full
 def test_a_curve_of_one_point_stands_on_a_scale_from_zero(window):
     assert ticks(opened(window, "spikes", 1, PHONE), "x") == ["0", "1M", "2M"]
+
+
+@pytest.mark.full
+def test_a_wide_table_scrolls_in_its_box_and_not_the_page(window):
+    page = opened(window, "bounds-table", 0, PHONE)
+    page.locator("details").evaluate_all("nodes => nodes.forEach((one) => { one.open = true; })")
+    boxes = page.locator("#tables .scroll")
+    wider = boxes.evaluate_all("nodes => nodes.map((one) => one.scrollWidth - one.clientWidth)")
+    assert max(wider) > 100
+    boxes.nth(wider.index(max(wider))).evaluate("one => one.scrollTo(100, 0)")
+    moved = boxes.evaluate_all("nodes => nodes.map((one) => one.scrollLeft)")
+    assert max(moved) == 100
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
