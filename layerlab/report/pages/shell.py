@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,6 +58,7 @@ def fill_page(
     data: Mapping[str, Any] = MappingProxyType({}),
     texts: Iterable[str] = (),
     columns: Mapping[str, str] | None = None,
+    names: Iterable[str] = (),
     **values: Any,
 ) -> str:
     """Fill a template, and give it style, script, data, and the policy that allows them.
@@ -69,6 +70,7 @@ def fill_page(
         data: what the scripts read.
         texts: of the data that the scripts hand to `translated`.
         columns: what names of columns are called in this language.
+        names: of arms and models, which a user gave: no sentence translates them.
         values: what else the template takes.
 
     Raises:
@@ -78,10 +80,11 @@ def fill_page(
     script = "\n".join(['"use strict";', "(() => {", read_static(*_SHARED, *scripts), "})();"])
     draws = DRAWING in scripts
     return (
-        environment(lang)
+        environment(lang, frozenset(() if lang == ENGLISH else names))
         .get_template(template)
         .render(
             **values,
+            names=names,
             style=Markup(read_static(*styles)),
             script=Markup(script),
             data=Markup(embed_json({**data, **_words(script, texts, columns, lang)})),
@@ -141,14 +144,14 @@ def _packed_plotly() -> str:
     return base64.b64encode((_STATIC / _DRAWING).read_bytes()).decode("ascii")
 
 
-@cache
-def environment(lang: str = ENGLISH) -> Environment:
+@lru_cache(maxsize=8)
+def environment(lang: str, names: frozenset[str]) -> Environment:
     """Return the templates' environment, which escapes text and formats words and numbers.
 
     Raises:
         UserError: there is no page in this language.
     """
-    translator = language(lang)
+    translator = language(lang, names)
     environment = Environment(
         autoescape=True,
         extensions=["jinja2.ext.i18n"],
