@@ -41,6 +41,9 @@ DRAWING = "drawing.js"
 _SHARED = ("data.js", "say.js", "element.js", "theme.js", "copy.js", "tables.js")
 # Infinities as report.json writes them, and as a reader is shown them.
 _INFINITE = {"Infinity": "∞", "-Infinity": "−∞"}
+# No line ends between a number and its % or behind ≈ and ±. Scripts, styles and code are no
+# sentences.
+_TIED = re.compile(r"<(script|style|pre|code)\b.*?</\1>|(?<=\d) (?=%)|(?<=[≈±]) (?=\d)", re.DOTALL)
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -79,7 +82,7 @@ def fill_page(
     # One that leaves no name behind.
     script = "\n".join(['"use strict";', "(() => {", read_static(*_SHARED, *scripts), "})();"])
     draws = DRAWING in scripts
-    return (
+    page = (
         environment(lang, frozenset(() if lang == ENGLISH else names))
         .get_template(template)
         .render(
@@ -92,6 +95,7 @@ def fill_page(
             policy=policy([script, *([plotly()] if draws else [])]),
         )
     )
+    return _TIED.sub(lambda found: found[0] if found[1] else "\N{NO-BREAK SPACE}", page)
 
 
 def embed_json(data: Any) -> str:
