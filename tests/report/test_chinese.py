@@ -192,6 +192,7 @@ def test_only_words_of_the_page_are_translated():
 
 
 @pytest.mark.full
+@pytest.mark.full
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_no_line_ends_between_a_number_and_its_sign_but_code_is_as_typed(lang):
     content = race(("llama", "history-1"), updates=40)
