@@ -192,6 +192,20 @@ def test_only_words_of_the_page_are_translated():
 
 
 @pytest.mark.full
+@pytest.mark.full
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_line_ends_between_a_number_and_its_sign_but_code_is_as_typed(lang):
+    content = race(("llama", "history-1"), updates=40)
+    content["remarks"] = ["declared to differ: a.b is ± 3 in llama and ≈ 2 in history-1"]
+    content["recipe"]["about"] = "of 5 % and ± 3"
+    page = comparison.render(content, lang)
+    sentences = " ".join(texts(page))
+    assert not re.search(r"\d %|[≈±] \d", sentences)
+    for tied in ("95\N{NO-BREAK SPACE}%", "±\N{NO-BREAK SPACE}3", "≈\N{NO-BREAK SPACE}2"):
+        assert tied in sentences
+    assert "of 5 % and ± 3" in page
+
+
 def test_tokens_and_arms_have_one_word_each():
     catalogue = (FOLDER / "zh" / "LC_MESSAGES" / "layerlab.po").read_text("utf-8")
     assert [word for word in ("词元", "臂") if word in catalogue] == []

@@ -16,7 +16,8 @@ _MARK = re.compile(r"(; |: |, and |, )")
 # A list has another comma than clauses: its entries are a few words each, or numbers.
 _LISTED, _COMMA = ", ", ","
 # What a user types stands between backticks in every language; a number may follow.
-TYPED = re.compile(r"`[^`]+`(?: [+-]?\d\S*)?")
+NUMBERED = r"(?: [+-]?\d\S*)?"
+TYPED = re.compile(f"`[^`]+`{NUMBERED}")
 _ENTRY = re.compile(rf"[^\s\d]+(?: [^\s\d]+){{0,2}}|{TYPED.pattern}")
 _NUMBER = re.compile(r"[\d.-]+")
 _AND = " and "

@@ -7,13 +7,14 @@ What no catalogue knows stands as it is.
 """
 
 import gettext
+import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.report.i18n.clause import TYPED, Clauses, prose, tidy
+from layerlab.report.i18n.clause import NUMBERED, TYPED, Clauses, prose, tidy
 from layerlab.report.i18n.template import PLACEHOLDER, Template, fill, own
 
 Say = Callable[[str], str]
@@ -49,9 +50,16 @@ class Language:
         ('第 3 层第 2 头', 'layer 3 head 2')
     """
 
-    def __init__(self, code: str):
-        """Read the catalogue of a language; English needs none."""
-        self.code = code
+    def __init__(self, code: str, names: frozenset[str] = frozenset()):
+        """Read the catalogue of a language; English needs none.
+
+        Args:
+            code: of the language.
+            names: that a user gave; they stand as they are in every sentence.
+        """
+        self.code, self._names = code, names
+        kept = (f"(?:{re.escape(name)}){NUMBERED}" for name in sorted(names))
+        self._kept = re.compile("|".join((TYPED.pattern, *kept)))
         self.catalogue: gettext.NullTranslations = (
             gettext.NullTranslations()
             if code == ENGLISH
@@ -85,11 +93,14 @@ class Language:
 
     def word(self, value: Any) -> Any:
         """Translate words of the page; numbers and data stay as they are."""
-        return self.translate(value) if isinstance(value, Label) else value
+        if not isinstance(value, Label):
+            return value
+        fixed = self.label(value)
+        return self.translate(value) if fixed == value else fixed
 
     def _look_up(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
         """Look up the translation of a text, as it stands or by its template."""
-        if TYPED.fullmatch(text):
+        if self._kept.fullmatch(text):
             return text
         # A sentence begins with a capital, and its template may not.
         forms = (text, text[:1].lower() + text[1:])
@@ -125,6 +136,8 @@ class Language:
     @cached_property
     def _templates(self) -> list["Template"]:
         """Return the messages with placeholders, those that say most by themselves first."""
+        if self._names:
+            return language(self.code)._templates
         stored: dict[str, str] = getattr(self.catalogue, "_catalog", {})
         messages = [
             (key, translation)
@@ -143,15 +156,15 @@ def languages() -> list[str]:
     return [ENGLISH, *sorted(file.parts[-3] for file in FOLDER.glob(f"*/*/{DOMAIN}.mo"))]
 
 
-@cache
-def language(code: str) -> Language:
-    """Return a language by its code.
+@lru_cache(maxsize=8)
+def language(code: str, names: frozenset[str] = frozenset()) -> Language:
+    """Return a language by its code, for a page with names that a user gave.
 
     Raises:
         UserError: there is no page in this language.
     """
     codes = languages()
     if code in codes:
-        return Language(code)
+        return Language(code, names)
     others = ", ".join(codes)
     raise UserError(f"there is no page in {code!r:.40}; its languages are: {others}")

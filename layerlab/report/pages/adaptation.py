@@ -56,7 +56,9 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than an adaptation's, or there is no
             page in this language.
     """
-    checked, translator = _check(content), language(lang)
+    checked = _check(content)
+    names = frozenset(map(str, checked["arms"]))
+    translator = language(lang, names)
     recipe = current_settings(checked["recipe"])
     pictures = [one for kind in KINDS if (one := _picture(checked["pretrain"], kind, translator))]
     return fill_page(
@@ -71,6 +73,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         samples=_samples(checked),
         stages=[adaptation_tables.stages(checked)],
         pictures=pictures,
+        names=names,
         recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
         command=command.run_recipe("adapt", recipe),
         most=ROWS,

@@ -61,6 +61,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         forests=list(_forests(_shown_rows(content))),
         sections=list(_sections(content)),
         models=_models(content),
+        names=[one["arm"] for one in content["arms"]],
         options=toml.write_toml(content["options"]),
         command=command.evaluate(content),
         most=ROWS,

@@ -41,6 +41,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         counts=severities(report["findings"]),
         lengths=model_cards.lengths(report),
         losses=model_cards.losses(report),
+        names=[model["name"] for model in report["models"]],
         cards=model_cards.cards([model["card"] for model in report["models"]]),
         command=command.inspect(report),
         sources=sources.find_sources(report),

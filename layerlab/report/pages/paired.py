@@ -44,6 +44,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         facts=list(_facts(content)),
         arms=list(_arms(content)),
         models=_models(content),
+        names=[one["name"] for one in content["models"]],
     )
 
 

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +41,9 @@ DRAWING = "drawing.js"
 _SHARED = ("data.js", "say.js", "element.js", "theme.js", "copy.js", "tables.js")
 # Infinities as report.json writes them, and as a reader is shown them.
 _INFINITE = {"Infinity": "∞", "-Infinity": "−∞"}
+# No line ends between a number and its % or behind ≈ and ±. Scripts, styles and code are no
+# sentences.
+_TIED = re.compile(r"<(script|style|pre|code)\b.*?</\1>|(?<=\d) (?=%)|(?<=[≈±]) (?=\d)", re.DOTALL)
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -58,6 +61,7 @@ def fill_page(
     data: Mapping[str, Any] = MappingProxyType({}),
     texts: Iterable[str] = (),
     columns: Mapping[str, str] | None = None,
+    names: Iterable[str] = (),
     **values: Any,
 ) -> str:
     """Fill a template, and give it style, script, data, and the policy that allows them.
@@ -69,6 +73,7 @@ def fill_page(
         data: what the scripts read.
         texts: of the data that the scripts hand to `translated`.
         columns: what names of columns are called in this language.
+        names: of arms and models, which a user gave: no sentence translates them.
         values: what else the template takes.
 
     Raises:
@@ -77,11 +82,12 @@ def fill_page(
     # One that leaves no name behind.
     script = "\n".join(['"use strict";', "(() => {", read_static(*_SHARED, *scripts), "})();"])
     draws = DRAWING in scripts
-    return (
-        environment(lang)
+    page = (
+        environment(lang, frozenset(() if lang == ENGLISH else names))
         .get_template(template)
         .render(
             **values,
+            names=names,
             style=Markup(read_static(*styles)),
             script=Markup(script),
             data=Markup(embed_json({**data, **_words(script, texts, columns, lang)})),
@@ -89,6 +95,7 @@ def fill_page(
             policy=policy([script, *([plotly()] if draws else [])]),
         )
     )
+    return _TIED.sub(lambda found: found[0] if found[1] else "\N{NO-BREAK SPACE}", page)
 
 
 def embed_json(data: Any) -> str:
@@ -141,14 +148,14 @@ def _packed_plotly() -> str:
     return base64.b64encode((_STATIC / _DRAWING).read_bytes()).decode("ascii")
 
 
-@cache
-def environment(lang: str = ENGLISH) -> Environment:
+@lru_cache(maxsize=8)
+def environment(lang: str, names: frozenset[str]) -> Environment:
     """Return the templates' environment, which escapes text and formats words and numbers.
 
     Raises:
         UserError: there is no page in this language.
     """
-    translator = language(lang)
+    translator = language(lang, names)
     environment = Environment(
         autoescape=True,
         extensions=["jinja2.ext.i18n"],

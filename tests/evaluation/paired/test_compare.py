@@ -193,6 +193,7 @@ def test_the_page_has_every_flip_and_its_numbers_beside(lang, three, tmp_path):
     assert read_json(out / "paired.json") == json.loads(json.dumps(found.content))
     english = "each name is one model: a verdict is about these models"
     assert (english in page) == (lang == "en") and ("每个名称是一个模型" in page) == (lang == "zh")
+    assert ("无法区分 like 与 base" in page) == (lang == "zh") and "基座" not in page
     again = found.content["command"].split()
     assert again[:2] == ["layerlab", "judge"] and str(three[0]) in again
     layerlab.judge(three, out=out)  # over its own

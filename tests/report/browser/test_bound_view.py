@@ -85,7 +85,7 @@ def test_what_readings_use_of_a_bound_is_a_share_and_not_called_tightness(opened
     data = report["frames"]["gain"]["data"]
     data["bound"] = [2 * v for v in data["measured"]]
     verdicts = show(opened(report), "gain").locator(".verdicts").inner_text()
-    assert "readings are 50 % of the bound" in verdicts
+    assert "readings are 50\N{NO-BREAK SPACE}% of the bound" in verdicts
     assert "tight" not in verdicts
 
 
@@ -93,7 +93,7 @@ def test_what_readings_use_of_a_bound_is_a_share_and_not_called_tightness(opened
 def test_of_a_lower_bound_the_share_is_that_of_the_readings(opened):
     verdicts = show(opened(sample(["a"])), "spectrum").locator(".verdicts")
     line = verdicts.locator("li").filter(has_text="row_lower")
-    assert "the bound is 80 % of the readings" in line.inner_text()
+    assert "the bound is 80\N{NO-BREAK SPACE}% of the readings" in line.inner_text()
 
 
 def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opened):

@@ -78,7 +78,7 @@ def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened):
     verdict = section.locator(".verdicts .violated")
     assert verdict.count() == 1
     assert "layer 4" in verdict.inner_text()
-    assert "by up to 100 %" in verdict.inner_text()
+    assert "by up to 100\N{NO-BREAK SPACE}%" in verdict.inner_text()
     assert "token_bound" in " ".join(section.locator(".verdicts .holds").all_inner_texts())
     section.get_by_label("bounds").uncheck()
     assert "token_bound" not in section.locator("[data-part=key]").inner_text()

@@ -49,7 +49,7 @@ def test_two_projections_of_models_side_by_side_follow_the_layer(opened):
     key = sides.nth(0).locator(".key").inner_text()
     assert "</script><img" in key and "⟨U+202E⟩abc" in key and "<b>x</b>" in key
     assert "&lt;/script" in seen[2]["text"] and "sequence 0, position 1" in seen[2]["text"]
-    assert "direction 1: 40 %" in plot.inner_text()
+    assert "direction 1: 40\N{NO-BREAK SPACE}%" in plot.inner_text()
     assert "of the spread of these points" in sides.nth(0).inner_text()
 
 

@@ -2,12 +2,13 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from layerlab.records.parse import read_json
 from layerlab.report.pages.study import render
-from tests.report.support.window import DESKTOP, PHONE
+from tests.report.support.window import DESKTOP, PHONE, Open
 
 STUDIES = Path(__file__).resolve().parents[3] / "docs" / "results" / "studies"
 
@@ -37,7 +38,9 @@ def test_titles_and_rows_are_whole_and_apart_in_a_window_made_narrow(window, nam
     page = window(render(read_json(STUDIES / name / "study.json"), lang), viewport=DESKTOP)
     page.wait_for_selector("#picture-0 .xtitle", state="attached")
     page.set_viewport_size(PHONE)
-    page.wait_for_function(f"document.querySelector('.main-svg').clientWidth < {PHONE['width']}")
+    # The policy of the page lets no function wait in it.
+    while page.evaluate("document.querySelector('.main-svg').clientWidth") >= PHONE["width"]:
+        page.wait_for_timeout(20)
     outer = page.locator("#picture-0 .main-svg").first.bounding_box()
     for text in page.locator("#picture-0 :is(.xtitle, .ytitle, .ytick text)").all():
         inner = text.bounding_box()
@@ -48,3 +51,51 @@ def test_titles_and_rows_are_whole_and_apart_in_a_window_made_narrow(window, nam
     rows.sort(key=lambda one: one["y"])
     for above, below in pairwise(rows):
         assert above["y"] + above["height"] <= below["y"] + 2
+
+
+def opened(window: Open, name: str, number: int, viewport: Any) -> Any:
+    """The page of a study with one of its pictures alone."""
+    study = read_json(STUDIES / name / "study.json")
+    page = window(render({**study, "pictures": [study["pictures"][number]]}), viewport=viewport)
+    page.wait_for_selector("#picture-0 .xtick text", state="attached")
+    return page
+
+
+def ticks(page: Any, side: str) -> list[str]:
+    return page.locator(f"#picture-0 .{side}tick text").all_text_contents()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "number", "side"),
+    [("norm-placement", 3, "y"), ("saliency-repeat", 1, "x"), ("qk-control", 0, "x")],
+)
+def test_ticks_stand_apart_on_a_phone_and_are_as_asked_for_on_a_desktop(window, name, number, side):
+    page = opened(window, name, number, PHONE)
+    boxes = [one.bounding_box() for one in page.locator(f"#picture-0 .{side}tick text").all()]
+    boxes.sort(key=lambda one: one[side])
+    size = {"x": "width", "y": "height"}[side]
+    assert len(boxes) >= 2
+    for before, after in pairwise(boxes):
+        assert before[side] + before[size] <= after[side] + 1
+    few = ticks(page, side)
+    many = ticks(opened(window, name, number, DESKTOP), side)
+    assert len(few) < len(many)
+
+
+@pytest.mark.full
+def test_a_curve_of_one_point_stands_on_a_scale_from_zero(window):
+    assert ticks(opened(window, "spikes", 1, PHONE), "x") == ["0", "1M", "2M"]
+
+
+@pytest.mark.full
+def test_a_wide_table_scrolls_in_its_box_and_not_the_page(window):
+    page = opened(window, "bounds-table", 0, PHONE)
+    page.locator("details").evaluate_all("nodes => nodes.forEach((one) => { one.open = true; })")
+    boxes = page.locator("#tables .scroll")
+    wider = boxes.evaluate_all("nodes => nodes.map((one) => one.scrollWidth - one.clientWidth)")
+    assert max(wider) > 100
+    boxes.nth(wider.index(max(wider))).evaluate("one => one.scrollTo(100, 0)")
+    moved = boxes.evaluate_all("nodes => nodes.map((one) => one.scrollLeft)")
+    assert max(moved) == 100
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -208,6 +208,23 @@ def test_what_is_typed_is_no_word_of_the_page():
     assert "`context`、`head`" in said and "上下文" not in said and "squared" not in said
 
 
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("base is better than head (p = 0.02)", "base 比 head (p = 0.02) 更好"),
+        (
+            "no verdict on base against head: one question tells nothing of chance",
+            "base 对 head 没有结论：单独一道题说明不了偶然性",
+        ),
+        ("base: mean of 20 tasks", "base：20 个任务的均值"),
+        ("base 0.5; head 0.3", "base 0.5；head 0.3"),
+    ],
+)
+def test_names_that_a_user_gave_stand_in_every_sentence(english, chinese):
+    assert language("zh", frozenset({"base", "head"})).translate(english) == chinese
+    assert language("zh").translate(english) != chinese
+
+
 @pytest.mark.parametrize("name", list_profiles())
 def test_a_profile_is_described_in_every_language(name):
     profile = load_profile(name)

@@ -19,7 +19,7 @@ def test_every_part_is_on_the_page():
     for said in (
         "What was tried.",
         "Inferred: All of it.",
-        "25.0 ± 2.0",
+        "25.0 ±\N{NO-BREAK SPACE}2.0",
         "+0.1 bits per byte on general text, which is what it forgot",
         "over 2 seeds",
         "The proof holds: 8 entries added",

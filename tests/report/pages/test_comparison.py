@@ -83,7 +83,7 @@ def test_the_table_holds_the_numbers_of_every_arm():
     assert f"{row['detectable']:.4g}" in numbers
     assert "1,200,008" in numbers
     assert "621 MB" in numbers
-    assert "+0.05 %" in numbers
+    assert "+0.05\N{NO-BREAK SPACE}%" in numbers
     assert "matched to the baseline by parameters" in numbers
 
 
@@ -97,7 +97,7 @@ def test_what_each_arm_changes_stands_beside_its_numbers():
     assert len(rows) == len(content["rows"]) - 1  # a baseline changes nothing
     assert "<b>residual</b> plain → history-1</span>" in rows[0]
     assert "<b>size</b> inner 128 → 127</span>" in rows[0]
-    assert "+8 (+0.01 %)" in rows[0] and "+0 (+0.00 %)" in rows[0]
+    assert "+8 (+0.01\N{NO-BREAK SPACE}%)" in rows[0] and "+0 (+0.00\N{NO-BREAK SPACE}%)" in rows[0]
     unknown = [{**row, "differs": None} for row in content["rows"]]
     assert "What each arm changes" not in render({**content, "rows": unknown})
 

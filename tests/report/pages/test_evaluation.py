@@ -64,7 +64,12 @@ def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
 def test_every_part_is_on_the_page():
     page = render(scored())
     for said in (
-        *("25.00 ± 5.00", "BoolQ: after", "BoolQ: mean of 1 subject.", "knowledge: before"),
+        *(
+            "25.00 ±\N{NO-BREAK SPACE}5.00",
+            "BoolQ: after",
+            "BoolQ: mean of 1 subject.",
+            "knowledge: before",
+        ),
         *("level memory: after", "是非 yes or no", "9.5", "-12.5", "76.10", "Table 5 of pangu23"),
         *("LawBench: it is not here", "asked differently", "limit = 40", "lm-eval 0", "5 of 5"),
     ):
