@@ -151,7 +151,10 @@ def test_heads_that_do_not_fit_into_the_base_width_are_refused(model, base, said
             r"compare\.learning_rates \[0\.001, 0\.001\] repeat one; write each once",
         ),
         ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),
-        ({"seeds": [1, 1]}, r"compare\.seeds \[1, 1\] repeat one; each counts once: write seeds = \[1\]"),
+        (
+            {"seeds": [1, 1]},
+            r"compare\.seeds \[1, 1\] repeat one; each counts once: write seeds = \[1\]",
+        ),
         (
             {"arms": ["llama", {"name": "own", "set": {"train.seed": 7}}]},
             r"the arm 'own' sets train\.seed, and every arm runs with each of compare\.seeds; take",
