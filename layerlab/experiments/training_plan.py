@@ -1,5 +1,6 @@
 """The runs of a recipe before any of them runs: what they take, and how their arms differ."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from layerlab.experiments.analysis.table import differences
 from layerlab.experiments.analysis.warnings import warn_of_few_seeds
 from layerlab.experiments.estimate.estimate import Estimate
 from layerlab.experiments.estimate.ladder import describe_sum, plan_to_json
+from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.plan.factors import warn_of_many_slots
 from layerlab.experiments.session import PreparedRecipe
 from layerlab.experiments.statistics.looks import describe_looks
@@ -62,7 +64,10 @@ class TrainingPlan:
         """Return plain values."""
         sizes_json, rungs = [one.to_dict() for one in self.sizes], self.task.rungs
         sizes = plan_to_json(rungs, sizes_json) if rungs else sizes_json[0]
-        return {**sizes, "looks": self.looks, "notes": self.task.notes}
+        left, seconds = self.left
+        known = None if math.isnan(seconds) else seconds
+        own = {"looks": self.looks, "notes": self.task.notes}
+        return {**sizes, "runs_left": left, "seconds_left": known, **own}
 
     def remarks(self) -> list[str]:
         """Return the lines that stand below all sizes."""
@@ -70,7 +75,33 @@ class TrainingPlan:
         lines = describe_sum(found) if found else ()
         compared = [one.recipe.compare for one in self.task.sizes if one.recipe.compare]
         few = dict.fromkeys(chain(*map(warn_of_few_seeds, compared)))
-        return [*lines, *_describe_trial(self.task), *self.looks, *few, *self.task.notes]
+        own = (*self._describe_left(), *_describe_trial(self.task))
+        return [*lines, *own, *self.looks, *few, *self.task.notes]
+
+    @property
+    def left(self) -> tuple[int, float]:
+        """Return how many runs are not finished yet, and the seconds that they take about."""
+        task, seconds = self.task, 0.0
+        left = {
+            run.name for run in task.runs if read_finished_result(run, task.folder(run)) is None
+        }
+        for size, cost in zip(task.sizes, self.sizes, strict=False):
+            each = {side.arm: side.seconds for side in cost.estimate.sides}
+            open_ = [run for run in size.runs if run.name in left]
+            seconds += sum(each[run.arm] or math.nan for run in open_) / cost.estimate.slots
+        return len(left), seconds
+
+    def _describe_left(self) -> list[str]:
+        """Describe what is left where runs are finished already."""
+        planned, (left, seconds) = len(self.task.runs), self.left
+        if left == planned:
+            return []
+        if not left:
+            return ["every run is finished and kept: nothing is left to run"]
+        return [
+            f"{planned - left} of {planned} runs finished and kept: what is left takes about "
+            f"{duration(seconds)}"
+        ]
 
 
 def _describe_trial(task: PreparedRecipe) -> list[str]:

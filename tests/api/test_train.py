@@ -72,6 +72,17 @@ def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended, tmp_path):
 
 
 @pytest.mark.full
+def test_a_plan_says_what_is_left_of_it(ended):
+    home, seed = ended.folder.parents[2], {"train.seed": 3}
+    done = estimate_runs(SMALL, out=home, progress=False)
+    assert done.to_dict()["runs_left"] == done.to_dict()["seconds_left"] == 0
+    assert "every run is finished and kept: nothing is left to run" in done.remarks()
+    other = estimate_runs(SMALL, out=home, progress=False, settings=seed)
+    assert other.left == (1, other.sizes[0].estimate.sides[0].seconds)
+    assert not any("finished" in line for line in other.remarks())
+
+
+@pytest.mark.full
 def test_a_run_leaves_the_random_numbers_of_its_caller_as_they_were(tmp_path):
     before = torch.get_rng_state()
     train(SMALL, out=tmp_path, progress=False)

@@ -170,7 +170,7 @@ def test_runs_go_on_as_it_was_chosen(count, two, tmp_path, monkeypatch):
     with lock_runs([task.folder(task.runs[-1])]), monkeypatch.context() as patch:
         patch.setattr("layerlab.experiments.session.choose_parallel", None)
         refuses("another run is writing", run, task, progress=False)
-    (told,) = TrainingPlan(task, []).remarks()
+    told, *_ = TrainingPlan(task, []).remarks()
     assert told.startswith('run.max_parallel is "auto": a trial of about a minute')
     outcomes = run(task, progress=False)
     assert asked == [count] and [one.ending for one in outcomes] == ["finished"] * 4
