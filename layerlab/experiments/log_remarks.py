@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +29,17 @@ def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
         *_describe_updates(logs),
         *_describe_seeds(logs),
         *_describe_numbers(logs),
+        *_describe_compared(logs),
     ]
+
+
+def _describe_compared(logs: Sequence[TrainingLog]) -> Iterator[str]:
+    """Yield a remark on runs of layerlab, of which its own comparison knows more."""
+    if len({one.arm for one in logs if Path(one.place).is_dir()}) > 1:
+        yield (
+            "these are runs of layerlab: layerlab compare with their recipe and --judge also "
+            "counts the error of the held-out text, and knows what the recipe declares"
+        )
 
 
 def _describe_again(logs: Sequence[TrainingLog]) -> Iterator[str]:

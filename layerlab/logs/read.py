@@ -12,6 +12,7 @@ from layerlab.logs.formats import own_run, tables, tensorboard, text_log, traine
 from layerlab.logs.formats.exports import pick_metric, unpivot
 from layerlab.logs.run_names import compile_groups, read_name
 from layerlab.logs.training_log import LogColumns, TrainingLog
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.run_files import BESIDE, COMPARISON
 from layerlab.system.files import check_regular
 from layerlab.validation import expand_home, short_repr
@@ -62,8 +63,8 @@ def _in_folder(folder: Path, name: str | None) -> list[Path]:
     """Return the logs of a folder, each run's of one kind; what is hidden is left out."""
     files = list_shown(folder)
     pages = {one.parent for one in files if one.name == COMPARISON}  # what was judged before
-    own = {page / name for page in pages for name in BESIDE}
-    files = [one for one in files if one.parent not in own]
+    own = {page / name for page in pages for name in (*BESIDE, MANIFESTS, CURVES)}
+    files = [one for one in files if one not in own and one.parent not in own]
     kinds = (
         sorted(one.parent for one in files if one.name == own_run.MANIFEST),
         trainer_state.list_latest([one for one in files if one.name == trainer_state.NAME]),

@@ -89,9 +89,11 @@ def balance(logits: Tensor, iterations: int, guard: float) -> tuple[Tensor, Tens
     return matrix, columns, rows
 
 
-@balance.register_fake
-def _(logits: Tensor, iterations: int, guard: float) -> tuple[Tensor, Tensor, Tensor]:
+def _allot(logits: Tensor, iterations: int, guard: float) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(logits), *_make_sums(logits, iterations)
+
+
+balance.register_fake(_allot)
 
 
 @torch.library.custom_op(f"{HOME}::balance_gradient", mutates_args=())
@@ -115,9 +117,11 @@ def balance_gradient(
     return slope.addcmul_(slope.sum(1, keepdim=True), start, value=-1)
 
 
-@balance_gradient.register_fake
-def _(gradient: Tensor, logits: Tensor, *others: Any) -> Tensor:
+def _allot_gradient(gradient: Tensor, logits: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(logits)
+
+
+balance_gradient.register_fake(_allot_gradient)
 
 
 def _make_sums(logits: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

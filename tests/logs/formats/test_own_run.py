@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
+from layerlab.records.run_files import COMPARISON
 from tests.support.refused import refuses
 from tests.training.support.drawn import recipe, records, write
 
@@ -125,3 +129,12 @@ def test_judge_and_compare_replace_no_page_of_each_other(place):
     with pytest.raises(UserError, match="a comparison of logs, by judge, which would be replaced"):
         layerlab.compare(recipe(*LOSSES), out=place.parent, judge=True, progress=False)
     assert (place / "comparison.json").read_bytes() == before
+
+
+def test_the_two_files_of_a_folded_comparison_are_no_logs_beside_its_runs(place):
+    before = layerlab.judge(place)
+    assert any("with their recipe and --judge" in one for one in before.content["remarks"])
+    (place / COMPARISON).write_text("{}")
+    for name in (CURVES, MANIFESTS):
+        pq.write_table(pa.table({"run": ["llama-s1"], "text": ["{}"]}), place / name)
+    assert layerlab.judge(place).content["rows"] == before.content["rows"]
