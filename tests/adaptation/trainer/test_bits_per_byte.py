@@ -16,6 +16,7 @@ from layerlab.tokenization.train import train_bpe
 from tests.evaluation.candidate import candidate
 from tests.families import recipe
 from tests.loading.test_batching import LONGROPE
+from tests.support.refused import refuses
 
 TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
 WORDS = train_bpe(TEXTS, vocab=300)
@@ -199,9 +200,7 @@ def test_a_loss_that_is_no_number_is_refused():
 )
 def test_what_cannot_be_read_is_refused(change, said):
     given = {"model": MODELS["words"], "texts": TEXTS, **change}
-    with pytest.raises(UserError) as found:
-        bits_per_byte(given.pop("model"), WORDS, given.pop("texts"), **given)
-    assert said in str(found.value)
+    refuses(said, bits_per_byte, given.pop("model"), WORDS, given.pop("texts"), **given)
 
 
 def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte():

@@ -87,12 +87,6 @@ def test_of_two_files_that_differ_none_is_taken(tmp_path):
     assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"z"
 
 
-def test_another_file_with_the_same_ending_is_not_taken(tmp_path):
-    put(tmp_path, "ceval/interval/law_val.csv")
-    put(tmp_path, "ceval/val/criminal_law_val.csv")
-    refuses("C-Eval is not here", read_files, CEVAL, PART, "val", tmp_path)
-
-
 def test_missing_data_say_where_to_get_them(tmp_path):
     assert not is_here(CEVAL, tmp_path)
     assert refusal(read_files, CEVAL, PART, "val", tmp_path) == (
@@ -127,16 +121,19 @@ def test_what_is_not_in_the_folder_comes_from_the_hub(tmp_path, monkeypatch):
         files._download.cache_clear()
 
 
-def test_an_unknown_split_names_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match="C-Eval has no split 'train'; expected dev or val or test"):
-        read_files(CEVAL, PART, "train", tmp_path)
-
-
-@pytest.mark.parametrize("name", ["all.zip", "all.tar.gz"])
-def test_half_an_archive_is_one_line(tmp_path, name):
-    put(tmp_path, f"ceval/{name}", "PK half")
-    with pytest.raises(UserError, match=f"cannot read the archive .*{name}: .*; copy it anew"):
-        read_files(CEVAL, PART, "val", tmp_path)
+@pytest.mark.parametrize(
+    ("names", "split", "said"),
+    [
+        (["interval/law_val.csv", "val/criminal_law_val.csv"], "val", "C-Eval is not here"),
+        ([], "train", "C-Eval has no split 'train'; expected dev or val or test"),
+        (["all.zip"], "val", "cannot read the archive .*all.zip: .*; copy it anew"),
+        (["all.tar.gz"], "val", "cannot read the archive .*all.tar.gz: .*; copy it anew"),
+    ],
+)
+def test_what_holds_no_questions_is_one_line(tmp_path, names, split, said):
+    for name in names:
+        put(tmp_path, f"ceval/{name}", "PK half")
+    refuses(said, read_files, CEVAL, PART, split, tmp_path)
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """What emulation refuses, in one line each."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,38 +16,53 @@ from tests.measures.family import built
 from tests.numerics.emulation.test_emulate import words
 from tests.support.refused import refuses
 
+READ = (
+    r"is no policy but what one may be read from; "
+    r"type policy=layerlab\.load_policy\('policy\.toml'\)"
+)
 
-def test_a_pattern_that_matches_nothing_is_told_with_near_names() -> None:
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"where": "model.layers.*.self_atn"},
+            "matches nothing in this model; near it are .*self_attn",
+        ),
+        ({"where": "*.self_attn:sofmax"}, "near it are .*softmax"),
+        ({"where": "*:softmax"}, "rounds nothing as run: .*softmax is in a dtype that"),
+        ({"where": "*.self_attn:transpose", "mode": "flat"}, "only moves or chooses values; type"),
+        ({"where": ["*.mlp:mul", "*.mlp:mull"]}, r"where='\*\.mlp:mull' .*near it are .*mlp:mul\b"),
+        ({"where": ["*.mlp:mul", "*.self_attn:softmax"]}, r"where='\*\.self_attn:softmax'"),
+        ({"where": []}, "selects no place; type where=None"),
+        ({"where": 5}, "where=5 is no pattern; expected a text or a list of texts"),
+        ({"where": ["lm_head", 5]}, "is no pattern; expected"),
+        ({"mode": "as-runn"}, "is called 'as-runn'; type one of 'as-run', 'flat', 'autocast'"),
+        ({"accumulate": 0}, "=0 is no number of terms; expected a whole number at least 1"),
+        ({"accumulate": "4"}, "accumulate='4' is no number of terms"),
+        ({"accumulate": 2.5}, "accumulate=2.5 is no number of terms"),
+        ({"accumulate": True}, "accumulate=True is no number of terms"),
+        ({"seed": "a"}, "seed='a' is no seed; expected a whole number"),
+        ({"seed": 2**64}, "is no seed; expected"),
+        ({"policy": "policy.toml"}, READ),
+        ({"policy": Path("policy.toml")}, READ),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, object], text: str) -> None:
     model = built("llama")
-    with pytest.raises(UserError, match="matches nothing in this model; near it are") as caught:
-        with emulate(model, "bf16", where="model.layers.*.self_atn"):
-            pass
-    assert "self_attn" in str(caught.value)
-    model.set_attn_implementation("eager")
-    with pytest.raises(UserError, match=r"near it are .*softmax"):
-        with emulate(model, "bf16", where="*.self_attn:sofmax"):
-            model(words(model))
+    with pytest.raises(UserError, match=text), emulate(model, "bf16", **options):
+        model(words(model, 8))
 
 
-def test_a_pattern_for_what_stays_in_float32_says_how_it_is_rounded() -> None:
+def test_softmax_in_float32_is_rounded_in_the_flat_mode() -> None:
     model = built("llama")
-    with pytest.raises(UserError, match=r"rounds nothing as run: .*softmax is in a dtype that"):
-        with emulate(model, "bf16", where="*:softmax"):
-            model(words(model, 8))
     with emulate(model, "bf16", "flat", where="*:softmax") as run:
         model(words(model, 8))
     assert {place.operation for place in run.roundings} == {"softmax"}
-    with pytest.raises(UserError, match="only moves or chooses values; type"):
-        with emulate(model, "bf16", "flat", where="*.self_attn:transpose"):
-            model(words(model, 8))
 
 
-@pytest.mark.parametrize("wrong", ["*.mlp:mull", "*.self_attn:softmax"])
-def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
+def test_every_pattern_of_a_list_is_checked() -> None:
     model = built("llama")
-    with pytest.raises(UserError, match=re.escape(f"where='{wrong}'")):
-        with emulate(model, "bf16", where=["*.mlp:mul", wrong]):
-            model(words(model, 8))
     run = Emulation(model, make_arithmetic("bf16"), ["*.mlp:mul", "*:weight", "*:input", "*:cache"])
     features = torch.ones(1, 3, model.config.hidden_size)
     with pytest.raises(UserError, match=r"where='\*:cache' matches nothing"), run.running():
@@ -64,18 +78,6 @@ def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("where", "text"),
-    [
-        ([], "selects no place; type where=None"),
-        (5, "where=5 is no pattern; expected a text or a list of texts"),
-        (["lm_head", 5], "is no pattern; expected"),
-    ],
-)
-def test_patterns_are_texts(where: object, text: str) -> None:
-    refuses(text, Emulation, built("llama"), make_arithmetic("bf16"), where)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["variance", "bound"])
 def test_predictions_check_their_patterns_too(kind: StateKind) -> None:
@@ -86,33 +88,9 @@ def test_predictions_check_their_patterns_too(kind: StateKind) -> None:
             model(words(model, 4))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"mode": "as-runn"}, "is called 'as-runn'; type one of 'as-run', 'flat', 'autocast'"),
-        ({"accumulate": 0}, "=0 is no number of terms; expected a whole number at least 1"),
-        ({"accumulate": "4"}, "accumulate='4' is no number of terms"),
-        ({"accumulate": 2.5}, "accumulate=2.5 is no number of terms"),
-        ({"accumulate": True}, "accumulate=True is no number of terms"),
-        ({"seed": "a"}, "seed='a' is no seed; expected a whole number"),
-        ({"seed": 2**64}, "is no seed; expected"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(options: dict[str, object], text: str) -> None:
-    with pytest.raises(UserError, match=text), emulate(nn.Linear(2, 2), "bf16", **options):
-        pass
-
-
 def test_an_option_that_emulate_does_not_have_is_told_where_it_is_typed() -> None:
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'weigths'"):
         emulate(nn.Linear(2, 2), "bf16", weigths="int8")
-
-
-@pytest.mark.parametrize("given", ["policy.toml", Path("policy.toml")])
-def test_a_policy_by_its_path_is_told_how_to_be_read(given: str | Path) -> None:
-    with pytest.raises(UserError, match="is no policy but what one may be read from") as caught:
-        Emulation(nn.Linear(2, 2), make_arithmetic("bf16"), policy=given)
-    assert "type policy=layerlab.load_policy('policy.toml')" in str(caught.value)
 
 
 @torch.library.custom_op("layerlab_test::double", mutates_args=())
